@@ -1,0 +1,126 @@
+"""Filling a recording: rows are gathered in memory and written as Parquet parts, each complete or absent."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kilolayer.recording.recording import FORMAT, LABEL, ROLES, SCHEMA, Recording
+from kilolayer.recording.site import Site
+
+Key = tuple[str, str, str]
+"""(site, role, stat)"""
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Write under a temporary name, flush, rename: a reader never sees half a file."""
+    temporary = path.with_name(path.name + ".tmp")
+    with open(temporary, "wb") as handle:
+        handle.write(data)
+        handle.flush()
+        os.fsync(handle.fileno())
+    os.replace(temporary, path)
+
+
+def write_header(folder: Path, sites: Sequence[Site], facts: dict[str, Any]) -> None:
+    """Write the site table and the facts."""
+    header = {"format": FORMAT, "facts": facts, "sites": [site.to_dict() for site in sites]}
+    replace_file(folder / "recording.json", json.dumps(header, indent=1).encode())
+
+
+def write_part(folder: Path, index: int, rows: pa.Table) -> None:
+    """Write one Parquet part; it is renamed into place when complete."""
+    path = folder / f"part-{index:05d}.parquet"
+    temporary = path.with_name(path.name + ".tmp")
+    pq.write_table(rows, temporary, compression="zstd", use_byte_stream_split=["value"],
+                   use_dictionary=["site", "role", "stat", "step"])
+    os.replace(temporary, path)
+
+
+class RecordingWriter:
+    """Collects rows; with ``folder`` it also writes them, a part every ``part_rows`` rows.
+
+    Args:
+        folder: where to write; ``None`` keeps everything in memory.
+        part_rows: rows per Parquet part.
+
+    Raises:
+        FileExistsError: the folder already holds a recording.
+    """
+
+    def __init__(self, folder: str | Path | None = None, *, part_rows: int = 500_000):
+        self.folder = Path(folder) if folder is not None else None
+        self.part_rows = part_rows
+        self.sites: list[Site] = []
+        self.facts: dict[str, Any] = {}
+        self._codes: dict[Key, int] = {}
+        self._pending: list[tuple[int, np.ndarray, np.ndarray]] = []
+        self._num_pending = 0
+        self._kept: list[pa.Table] = []
+        self._num_parts = 0
+        if self.folder is not None:
+            if (self.folder / "recording.json").exists():
+                raise FileExistsError(f"{self.folder} already holds a recording; choose another folder")
+            self.folder.mkdir(parents=True, exist_ok=True)
+
+    def code(self, site: str, role: str, stat: str) -> int:
+        """The number that stands for (site, role, stat); callers on a hot path keep it."""
+        key = (site, role, stat)
+        if key not in self._codes:
+            if role not in ROLES:
+                raise ValueError(f"role {role!r} is unknown; use one of {', '.join(ROLES)}")
+            self._codes[key] = len(self._codes)
+        return self._codes[key]
+
+    def add(self, step: int, site: str, role: str, stat: str, value: float) -> None:
+        """Add one row."""
+        self.add_many(step, np.array([self.code(site, role, stat)]), np.array([value]))
+
+    def add_many(self, step: int, codes: np.ndarray, values: np.ndarray) -> None:
+        """Add the rows of one step: ``codes`` (int) from :meth:`code` and ``values``, both ``(num_rows,)``."""
+        if len(codes) != len(values):
+            raise ValueError(f"{len(codes)} codes but {len(values)} values")
+        with np.errstate(over="ignore"):
+            self._pending.append((step, np.asarray(codes, np.int32), np.asarray(values, np.float32)))
+        self._num_pending += len(codes)
+        if self._num_pending >= self.part_rows:
+            self.flush()
+
+    def flush(self) -> None:
+        """Turn what is pending into a part; without a folder it stays in memory."""
+        if not self._pending:
+            return
+        steps = np.concatenate([np.full(len(codes), step, np.int32) for step, codes, _ in self._pending])
+        codes = np.concatenate([codes for _, codes, _ in self._pending])
+        values = np.concatenate([values for _, _, values in self._pending])
+        columns: list[pa.Array] = [pa.array(steps)]
+        for position in range(3):
+            labels = [key[position] for key in self._codes]
+            names = list(dict.fromkeys(labels))
+            number = {name: index for index, name in enumerate(names)}
+            lookup = np.array([number[label] for label in labels], np.int32)
+            columns.append(pa.DictionaryArray.from_arrays(pa.array(lookup[codes]), pa.array(names)).cast(LABEL))
+        rows = pa.Table.from_arrays([*columns, pa.array(values)], schema=SCHEMA)
+        if self.folder is None:
+            self._kept.append(rows)
+        else:
+            write_part(self.folder, self._num_parts, rows)
+            write_header(self.folder, self.sites, self.facts)
+        self._num_parts += 1
+        self._pending, self._num_pending = [], 0
+
+    def close(self) -> Recording:
+        """Flush, write the header and return the recording."""
+        self.flush()
+        if self.folder is not None:
+            write_header(self.folder, self.sites, self.facts)
+            return Recording.load(self.folder)
+        rows = pa.concat_tables(self._kept) if self._kept else SCHEMA.empty_table()
+        return Recording(rows, self.sites, self.facts)
