@@ -101,9 +101,7 @@ class Recording:
         order = np.argsort(self._step[mask], kind="stable")
         return self._step[mask][order], self._value[mask][order]
 
-    def matrix(
-        self, role: str, stat: str, sites: Iterable[Site | str]
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def matrix(self, role: str, stat: str, sites: Iterable[Site | str]) -> tuple[np.ndarray, np.ndarray]:
         """One statistic over steps and sites; NaN where no row exists.
 
         Returns:
@@ -201,4 +199,6 @@ class Recording:
 
     def where(self, role: str) -> Recording:
         """The recording with the rows of one role only."""
-        return Recording(self.rows.filter(pc.equal(self.rows["role"].cast(pa.string()), role)), self.sites, self.facts)
+        return Recording(
+            self.rows.filter(pc.equal(self.rows["role"].cast(pa.string()), role)), self.sites, self.facts
+        )

@@ -39,8 +39,13 @@ def write_part(folder: Path, index: int, rows: pa.Table) -> None:
     """Write one Parquet part; it is renamed into place when complete."""
     path = folder / f"part-{index:05d}.parquet"
     temporary = path.with_name(path.name + ".tmp")
-    pq.write_table(rows, temporary, compression="zstd", use_byte_stream_split=["value"],
-                   use_dictionary=["site", "role", "stat", "step"])
+    pq.write_table(
+        rows,
+        temporary,
+        compression="zstd",
+        use_byte_stream_split=["value"],
+        use_dictionary=["site", "role", "stat", "step"],
+    )
     os.replace(temporary, path)
 
 
@@ -106,7 +111,9 @@ class RecordingWriter:
             names = list(dict.fromkeys(labels))
             number = {name: index for index, name in enumerate(names)}
             lookup = np.array([number[label] for label in labels], np.int32)
-            columns.append(pa.DictionaryArray.from_arrays(pa.array(lookup[codes]), pa.array(names)).cast(LABEL))
+            columns.append(
+                pa.DictionaryArray.from_arrays(pa.array(lookup[codes]), pa.array(names)).cast(LABEL)
+            )
         rows = pa.Table.from_arrays([*columns, pa.array(values)], schema=SCHEMA)
         if self.folder is None:
             self._kept.append(rows)

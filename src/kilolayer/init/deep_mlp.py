@@ -1,0 +1,85 @@
+"""The initialisation plan of a deep MLP under any scheme."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from torch import nn
+
+from kilolayer.init.plan import InitPlan, InitRow
+from kilolayer.schemes import BranchScales, Depth, Scheme
+
+RELU_GAIN = math.sqrt(2.0)
+"""He et al. 2015: ReLU halves the second moment, so the matrix behind it carries the other factor 2."""
+
+CHAIN_GAINS = {"kaiming": RELU_GAIN, "lecun": 1.0}
+"""Gains of the one matrix of a block without skip; `lecun` forgets the factor ReLU takes."""
+
+
+def plan_deep_mlp(model: nn.Module, scheme: Scheme, *, chain_init: str = "kaiming") -> InitPlan:
+    """Plan the parameters of a :class:`kilolayer.nn.DeepMLP`.
+
+    The input projection is Kaiming, ``std = sqrt(2 / fan_in)``, the head ``1 / sqrt(fan_in)``. In a block
+    without skip the matrix has ``std = gain / sqrt(fan_in)``, gain ``sqrt(2)`` (``chain_init="kaiming"``) or 1
+    (``"lecun"``). In a residual branch the first matrix is Kaiming and the last ``1 / sqrt(fan_in)``, both
+    times the scheme's ``init_gain``, the last also times its ``last_init_gain``. Biases start at 0, norms at
+    the identity.
+
+    Raises:
+        ValueError: unknown ``chain_init``.
+    """
+    if chain_init not in CHAIN_GAINS:
+        raise ValueError(f"chain_init {chain_init!r} is unknown; use one of {', '.join(CHAIN_GAINS)}")
+    blocks = model.get_submodule("blocks")
+    depth = Depth(encoder_layers=len(list(blocks.children())), encoder_branches_per_layer=1)
+    rows = _linear(model, "input_projection", RELU_GAIN, "Kaiming, sqrt(2/fan_in)")
+    for name, block in blocks.named_children():
+        path, scales = f"blocks.{name}", scheme.at(depth, int(name))
+        rows += (
+            _branch(model, path, scales) if scales.has_skip else _chain(model, path, CHAIN_GAINS[chain_init])
+        )
+        rows += [
+            row
+            for child, norm in block.named_children()
+            if child.endswith("norm")
+            for row in _norm(norm, f"{path}.{child}")
+        ]
+    if "final_norm" in dict(model.named_children()):
+        rows += _norm(model.get_submodule("final_norm"), "final_norm")
+    return InitPlan((*rows, *_linear(model, "head", 1.0, "LeCun, 1/sqrt(fan_in)")))
+
+
+def _chain(model: nn.Module, path: str, gain: float) -> list[InitRow]:
+    reason = "Kaiming, sqrt(2/fan_in)" if gain == RELU_GAIN else "LeCun, 1/sqrt(fan_in)"
+    return _linear(model, f"{path}.linear", gain, reason)
+
+
+def _branch(model: nn.Module, path: str, scales: BranchScales) -> list[InitRow]:
+    first, last = scales.init_gain, scales.init_gain * scales.last_init_gain
+    return [
+        *_linear(
+            model, f"{path}.branch.linear1", RELU_GAIN * first, f"Kaiming, sqrt(2/fan_in){_times(first)}"
+        ),
+        *_linear(model, f"{path}.branch.linear2", last, f"LeCun, 1/sqrt(fan_in){_times(last)}"),
+    ]
+
+
+def _times(gain: float) -> str:
+    return "" if gain == 1 else f", times the scheme's gain {gain:.4g}"
+
+
+def _linear(model: nn.Module, path: str, gain: float, reason: str) -> list[InitRow]:
+    linear = model.get_submodule(path)
+    assert isinstance(linear, nn.Linear)
+    return [
+        InitRow(f"{path}.weight", "normal", gain / math.sqrt(linear.in_features), reason),
+        InitRow(f"{path}.bias", "zeros", 0.0, "biases start at 0"),
+    ]
+
+
+def _norm(norm: nn.Module, path: str) -> Iterator[InitRow]:
+    for name, _ in norm.named_parameters(recurse=False):
+        yield InitRow(
+            f"{path}.{name}", "zeros" if name == "bias" else "ones", 0.0, "norms start at the identity"
+        )

@@ -1,0 +1,99 @@
+"""A deep MLP under any scheme: input projection, blocks of constant width, optional final norm, head."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from kilolayer.init import apply_init, plan_deep_mlp
+from kilolayer.nn.blocks import ChainBlock, FeedForward, Residual, build_linear
+from kilolayer.nn.norms import build_norm
+from kilolayer.schemes import BranchScales, Depth, Scheme, get_scheme
+
+
+class DeepMLP(nn.Module):
+    """``head(final_norm(blocks(input_projection(x))))``.
+
+    Shape: ``(batch, in_features) -> (batch, num_classes)``.
+    """
+
+    def __init__(
+        self,
+        input_projection: nn.Module,
+        blocks: list[nn.Module],
+        head: nn.Module,
+        *,
+        final_norm: nn.Module | None = None,
+    ):
+        super().__init__()
+        self.input_projection = input_projection
+        self.blocks = nn.ModuleList(blocks)
+        self.final_norm = final_norm
+        self.head = head
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.input_projection(x)
+        for block in self.blocks:
+            h = block(h)
+        if self.final_norm is not None:
+            h = self.final_norm(h)
+        return self.head(h)
+
+
+def build_block(scales: BranchScales, width: int, norm: str = "layer") -> nn.Module:
+    """One block of a deep MLP, its norm slots filled as ``scales.norm_placement`` says."""
+    placement = scales.norm_placement
+    if not scales.has_skip:
+        return ChainBlock(
+            build_linear(width, width), build_norm(norm, width) if placement == "post" else None
+        )
+    slots = {f"{slot}_norm": build_norm(norm, width) for slot in placement.split("+") if slot != "none"}
+    return Residual(
+        FeedForward(width, width), **slots, skip_scale=scales.skip_scale, branch_scale=scales.branch_scale
+    )
+
+
+def build_deep_mlp(
+    *,
+    in_features: int,
+    num_classes: int,
+    width: int,
+    num_blocks: int,
+    scheme: str | Scheme,
+    norm: str = "layer",
+    chain_init: str = "kaiming",
+    generator: torch.Generator | None = None,
+) -> DeepMLP:
+    """Build and initialise a deep MLP with one branch per block.
+
+    Args:
+        in_features, num_classes: sizes of input and output.
+        width: size of the hidden state, the same in every block.
+        num_blocks: depth; a depth-dependent scheme derives its scales from it.
+        scheme: a scheme or its name.
+        norm: ``"layer"``, ``"rms"`` or ``"batch"``, where the scheme places norms.
+        chain_init: ``"kaiming"`` or ``"lecun"``, for blocks without skip.
+        generator: source of the initial weights; the same generator state gives the same weights.
+
+    Raises:
+        ValueError: a size below 1, an unknown scheme, norm or init.
+
+    Example:
+        >>> model = build_deep_mlp(in_features=64, num_classes=10, width=32, num_blocks=16, scheme="deepnorm")
+        >>> model.blocks[0].skip_scale
+        2.0
+    """
+    sizes = {"in_features": in_features, "num_classes": num_classes, "width": width, "num_blocks": num_blocks}
+    for name, value in sizes.items():
+        if value < 1:
+            raise ValueError(f"{name} must be >= 1, got {value}")
+    scheme = get_scheme(scheme) if isinstance(scheme, str) else scheme
+    depth = Depth(encoder_layers=num_blocks, encoder_branches_per_layer=1)
+    model = DeepMLP(
+        build_linear(in_features, width),
+        [build_block(scheme.at(depth, index), width, norm) for index in range(num_blocks)],
+        build_linear(width, num_classes),
+        final_norm=build_norm(norm, width) if scheme.final_norm else None,
+    )
+    apply_init(model, plan_deep_mlp(model, scheme, chain_init=chain_init), generator=generator)
+    return model
