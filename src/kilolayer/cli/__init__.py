@@ -1,1 +1,1 @@
-""
+"""The ``kilolayer`` command."""

@@ -1,0 +1,73 @@
+"""From a recording to one root finding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kilolayer.diagnosis.evidence import Evidence
+from kilolayer.diagnosis.finding import SEVERITIES, Finding
+from kilolayer.diagnosis.rules_depth import post_norm_too_deep, skip_missing
+from kilolayer.diagnosis.rules_optimizer import lr_too_high, lr_too_low
+from kilolayer.diagnosis.rules_signal import init_too_large, init_too_small, inputs_unscaled, norm_missing
+from kilolayer.recording import Recording
+
+NotEvaluated = str
+Rule = Callable[[Evidence], Finding | NotEvaluated | None]
+"""A rule returns a finding, ``None`` (looked, and clean) or the reason it could not look."""
+
+RULES: tuple[Rule, ...] = (
+    inputs_unscaled,
+    init_too_small,
+    init_too_large,
+    norm_missing,
+    skip_missing,
+    post_norm_too_deep,
+    lr_too_high,
+    lr_too_low,
+)
+"""In order of precedence: a cause stands before those it would explain."""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What the rules concluded.
+
+    ``root`` is ``None`` for a model at which nothing stands out. ``not_evaluated`` maps a rule's name to the
+    reason it could not look.
+    """
+
+    root: Finding | None
+    findings: tuple[Finding, ...]
+    not_evaluated: dict[str, str]
+
+
+def diagnose(recording: Recording) -> Diagnosis:
+    """Judge a recording.
+
+    The first rule to find something names the root; whatever later rules find is folded under it. A run that
+    trains is left alone.
+
+    Example:
+        >>> from kilolayer.recording import RecordingWriter
+        >>> diagnose(RecordingWriter().close()).root is None
+        True
+    """
+    evidence = Evidence(recording)
+    if evidence.trains:
+        return Diagnosis(None, (), {})
+    findings: list[Finding] = []
+    not_evaluated = {}
+    for rule in RULES:
+        verdict = rule(evidence)
+        if isinstance(verdict, Finding):
+            findings.append(verdict)
+        elif isinstance(verdict, str):
+            not_evaluated[rule.__name__] = verdict
+    if not findings:
+        return Diagnosis(None, (), not_evaluated)
+    # The list is ordered by precedence; among equals in order the graver one leads.
+    gravest = max(SEVERITIES.index(finding.severity) for finding in findings)
+    root = next(finding for finding in findings if SEVERITIES.index(finding.severity) == gravest)
+    rest = tuple(finding for finding in findings if finding is not root)
+    return Diagnosis(root.with_consequences(rest), (root, *rest), not_evaluated)

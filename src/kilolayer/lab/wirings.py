@@ -1,0 +1,232 @@
+"""Seven wirings of one deep network, and DeepNorm as the eighth: which of initialisation, norm and skip is missing.
+
+This file says what a run is and carries one out; :mod:`kilolayer.lab.experiment` runs many and keeps them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from kilolayer.lab.data import Dataset
+from kilolayer.monitor import Monitor
+from kilolayer.nn import NORMS, DeepMLP, build_deep_mlp
+from kilolayer.recording import Recording
+from kilolayer.train import run_steps
+
+PROBE_SIZE = 256
+"""Samples in the batch that is examined at step 0."""
+
+STUCK_LOSS = 2.25
+TRAINS_ACCURACY = 0.8
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """A name of the source, and what it is made of."""
+
+    name: str
+    scheme: str
+    chain_init: str = "kaiming"
+
+
+WIRINGS: tuple[Wiring, ...] = (
+    Wiring("plain-naive", "plain", "lecun"),
+    Wiring("plain-kaiming", "plain"),
+    Wiring("ln", "norm-only"),
+    Wiring("res-nonorm", "residual"),
+    Wiring("res-nonorm-scaled", "residual-scaled"),
+    Wiring("postnorm", "post-ln"),
+    Wiring("prenorm", "pre-ln-scaled"),
+    Wiring("deepnorm", "deepnorm"),
+)
+
+
+@dataclass(frozen=True)
+class WiringRun:
+    """Everything that decides a run's numbers, besides the data."""
+
+    wiring: str
+    seed: int
+    lr: float
+    norm: str = "layer"
+    num_blocks: int = 64
+    width: int = 256
+    num_steps: int = 300
+    batch_size: int = 128
+    warmup_steps: int = 0
+    backend: str = "torch"
+
+    def __post_init__(self) -> None:
+        get_wiring(self.wiring)
+        for name, low in (("num_blocks", 1), ("width", 1), ("num_steps", 1), ("batch_size", 2), ("warmup_steps", 0)):
+            value = getattr(self, name)
+            if value < low:
+                raise ValueError(f"{name} must be >= {low}, got {value}")
+        if not 0 < self.lr < float("inf"):
+            raise ValueError(f"lr must be a positive number, got {self.lr}")
+        if self.norm not in NORMS:
+            raise ValueError(f"norm {self.norm!r} is unknown; use one of {', '.join(NORMS)}")
+        if self.backend not in ("torch", "numpy"):
+            raise ValueError(f"backend {self.backend!r} is unknown; use 'torch' or 'numpy'")
+
+    @property
+    def folder_name(self) -> str:
+        """A folder name that tells runs of one experiment apart."""
+        return f"{self.wiring}-lr{self.lr:g}-seed{self.seed}"
+
+
+def get_wiring(name: str) -> Wiring:
+    """The wiring of this name; ``ValueError`` with the known names where there is none."""
+    for wiring in WIRINGS:
+        if wiring.name == name:
+            return wiring
+    raise ValueError(f"unknown wiring {name!r}; known: {', '.join(w.name for w in WIRINGS)}")
+
+
+def build_model(run: WiringRun, data: Dataset, dtype: torch.dtype = torch.float32) -> DeepMLP:
+    """The network of a run, initialised from its seed."""
+    wiring = get_wiring(run.wiring)
+    model = build_deep_mlp(
+        in_features=data.x_train.shape[1],
+        num_classes=data.num_classes,
+        width=run.width,
+        num_blocks=run.num_blocks,
+        scheme=wiring.scheme,
+        norm=run.norm,
+        chain_init=wiring.chain_init,
+        generator=torch.Generator().manual_seed(run.seed),
+    )
+    return model.to(dtype)
+
+
+def batch_indices(run: WiringRun, num_samples: int) -> Iterator[np.ndarray]:
+    """The samples of each training step, drawn with replacement from the run's seed."""
+    source = np.random.default_rng([run.seed, 1])
+    for _ in range(run.num_steps):
+        yield source.integers(0, num_samples, run.batch_size)
+
+
+def probe_indices(run: WiringRun, num_samples: int) -> np.ndarray:
+    """The samples examined at step 0, without repetition."""
+    source = np.random.default_rng([run.seed, 0])
+    return source.permutation(num_samples)[:PROBE_SIZE]
+
+
+def examine(model: nn.Module, inputs: Tensor, targets: Tensor) -> Recording:
+    """One forward and backward pass at step 0, fully recorded; gradients and buffers are put back."""
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    with Monitor(model, every=lambda step: step == 0) as monitor:
+        loss = F.cross_entropy(model(inputs), targets)
+        loss.backward()
+        monitor.log(loss=loss)
+        monitor.end_step()
+    model.zero_grad(set_to_none=True)
+    with torch.no_grad():
+        for name, buffer in model.named_buffers():
+            buffer.copy_(buffers[name])
+    assert monitor.recording is not None
+    return monitor.recording
+
+
+def run_wiring(
+    run: WiringRun, data: Dataset, folder: Path, *, every: int = 10, on_step: Callable[[int], None] = lambda step: None
+) -> dict[str, Any]:
+    """Carry out one run; recordings go to ``folder/init`` and ``folder/training``.
+
+    Returns:
+        the run's results, ready for JSON: loss, accuracy, first non-finite step, outcome, seconds.
+    """
+    if run.backend == "numpy":
+        from kilolayer.lab.wirings_numpy import run_wiring_numpy
+
+        return run_wiring_numpy(run, data, on_step=on_step)
+    x_train, y_train = torch.from_numpy(data.x_train), torch.from_numpy(data.y_train)
+    model = build_model(run, data)
+    probe = torch.from_numpy(probe_indices(run, len(x_train)))
+    examine(model, x_train[probe], y_train[probe]).save(folder / "init")
+    optimizer = torch.optim.SGD(model.parameters(), lr=run.lr)
+    batches = (
+        (x_train[index], y_train[index]) for index in map(torch.from_numpy, batch_indices(run, len(x_train)))
+    )
+    losses: list[float] = []
+    started = time.perf_counter()
+    with Monitor(model, optimizer, every=every, out=folder / "training") as monitor:
+        monitor.writer.facts |= facts(run, data)
+        steps = run_steps(
+            model,
+            optimizer,
+            batches=batches,
+            loss_fn=F.cross_entropy,
+            warmup_steps=run.warmup_steps,
+            monitor=monitor,
+        )
+        for number, loss in steps:
+            losses.append(loss)
+            on_step(number + 1)
+        seconds = time.perf_counter() - started
+        accuracy = evaluate(model, torch.from_numpy(data.x_test), torch.from_numpy(data.y_test))
+        monitor.log(test_accuracy=accuracy)
+    return summarize(losses, accuracy, seconds)
+
+
+def facts(run: WiringRun, data: Dataset) -> dict[str, Any]:
+    """What the judge may know of the set-up: sizes and settings, never the wiring's name."""
+    x = data.x_train
+    return {
+        "seed": run.seed,
+        "batch_size": run.batch_size,
+        "num_steps": run.num_steps,
+        "warmup_steps": run.warmup_steps,
+        "num_classes": data.num_classes,
+        "loss": "cross-entropy",
+        "input_rms": float(np.sqrt(np.mean(np.square(x, dtype=np.float64)))),
+        "input_max_abs": float(np.abs(x).max()),
+    }
+
+
+def evaluate(model: nn.Module, x: Tensor, y: Tensor, *, batch_size: int = 2000) -> float:
+    """Share of samples whose largest logit is the label's; leaves the model's mode as found."""
+    training = model.training
+    model.eval()
+    try:
+        with torch.inference_mode():
+            right = sum(
+                int((model(x[start : start + batch_size]).argmax(1) == y[start : start + batch_size]).sum())
+                for start in range(0, len(x), batch_size)
+            )
+    finally:
+        model.train(training)
+    return right / len(x)
+
+
+def summarize(losses: list[float], accuracy: float, seconds: float) -> dict[str, Any]:
+    """The results of a run: ``loss`` is the mean of the last ten steps, and of all that were finite."""
+    finite = [loss for loss in losses if np.isfinite(loss)]
+    nonfinite_step = None if len(finite) == len(losses) else len(finite)
+    loss = float(np.mean(finite[-10:])) if finite else float("nan")
+    return {
+        "losses": losses,
+        "loss": loss,
+        "accuracy": accuracy,
+        "nonfinite_step": nonfinite_step,
+        "outcome": outcome(loss, accuracy, nonfinite_step),
+        "seconds": seconds,
+    }
+
+
+def outcome(loss: float, accuracy: float, nonfinite_step: int | None) -> str:
+    """``non-finite``, ``trains`` (accuracy >= 80 %), ``stuck`` (loss > 2.25) or ``slow`` (between)."""
+    if nonfinite_step is not None:
+        return "non-finite"
+    if accuracy >= TRAINS_ACCURACY:
+        return "trains"
+    return "stuck" if loss > STUCK_LOSS else "slow"

@@ -1,0 +1,134 @@
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from kilolayer.recording import FORMAT, Recording, RecordingWriter, Site
+
+
+def filled(folder=None, **options):
+    writer = RecordingWriter(folder, **options)
+    writer.sites = [
+        Site("blocks.0:sum", "blocks.0", "sum", 0, block_index=0, stream=True, skip_scale=1.0),
+        Site("blocks.1:sum", "blocks.1", "sum", 1, block_index=1, stream=True, skip_scale=1.0),
+        Site("blocks.0.w", "blocks.0", "weight", 2, block_index=0, shape=(4, 4)),
+    ]
+    writer.facts = {"seed": 3}
+    for step in (0, 5):
+        writer.add(step, "blocks.0:sum", "activation", "rms", 1.0 + step)
+        writer.add(step, "blocks.1:sum", "activation", "rms", 2.0 + step)
+        writer.add(step, "run", "run", "loss", 0.5)
+    return writer
+
+
+def test_questions():
+    recording = filled().close()
+    assert len(recording) == 6
+    steps, values = recording.series("blocks.1:sum", "activation", "rms")
+    assert steps.tolist() == [0, 5]
+    assert values.tolist() == [2.0, 7.0]
+    steps, matrix = recording.matrix("activation", "rms", [*recording.stream(), "nowhere"])
+    assert steps.tolist() == [0, 5]
+    np.testing.assert_array_equal(matrix, [[1, 2, np.nan], [6, 7, np.nan]])
+    assert recording.curve("activation", "rms", recording.stream(), step=5).tolist() == [6, 7]
+    assert np.isnan(recording.curve("activation", "rms", recording.stream(), step=1)).all()
+    assert recording.steps("run", "loss").tolist() == [0, 5]
+    assert recording.has("run", "loss")
+    assert not recording.has("run", "accuracy")
+    assert [site.name for site in recording.weights()] == ["blocks.0.w"]
+    assert recording.site("blocks.0.w").shape == (4, 4)
+    with pytest.raises(KeyError, match=r"nowhere.*3 sites"):
+        recording.site("nowhere")
+
+
+def test_pandas_rows_have_the_contract_columns():
+    frame = filled().close().to_pandas()
+    assert list(frame.columns) == ["step", "site", "role", "stat", "value"]
+
+
+@pytest.mark.parametrize("part_rows", [1, 4, 1000])
+def test_disk_round_trip_whatever_the_part_size(tmp_path, part_rows):
+    memory = filled().close()
+    disk = filled(tmp_path / "r", part_rows=part_rows).close()
+    assert disk.sites == memory.sites
+    assert disk.facts == memory.facts
+    assert disk.to_pandas().astype({"site": str, "role": str, "stat": str}).equals(
+        memory.to_pandas().astype({"site": str, "role": str, "stat": str})
+    )
+    saved = Recording.load(memory.save(tmp_path / "again"))
+    assert saved.to_pandas().value.tolist() == memory.to_pandas().value.tolist()
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+def test_an_unfinished_recording_reads_back_to_the_last_part(tmp_path):
+    writer = filled(tmp_path / "r", part_rows=3)
+    writer.add(9, "run", "run", "loss", 1.0)  # pending, never flushed
+    assert len(Recording.load(tmp_path / "r")) == 6
+
+
+def test_empty():
+    recording = RecordingWriter().close()
+    assert len(recording) == 0
+    assert recording.steps().tolist() == []
+    assert recording.matrix("activation", "rms", ["a"])[1].shape == (0, 1)
+    assert recording.stream() == ()
+
+
+def test_values_beyond_float32_become_infinite_without_a_warning():
+    writer = RecordingWriter()
+    writer.add(0, "a", "activation", "rms", 1e300)
+    assert np.isinf(writer.close().series("a", "activation", "rms")[1][0])
+
+
+def test_unknown_role_and_kind():
+    with pytest.raises(ValueError, match=r"'act' is unknown; use one of activation"):
+        RecordingWriter().add(0, "a", "act", "rms", 1.0)
+    with pytest.raises(ValueError, match=r"'layer' is unknown; use one of linear"):
+        Site("a", "a", "layer", 0)
+
+
+def test_a_used_folder_is_refused_and_left_alone(tmp_path):
+    filled(tmp_path / "r").close()
+    before = sorted((p.name, p.read_bytes()) for p in (tmp_path / "r").iterdir())
+    with pytest.raises(FileExistsError, match="already holds a recording"):
+        RecordingWriter(tmp_path / "r")
+    with pytest.raises(FileExistsError, match="already holds a recording"):
+        filled().close().save(tmp_path / "r")
+    assert sorted((p.name, p.read_bytes()) for p in (tmp_path / "r").iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        (json.dumps({"format": FORMAT + 1, "facts": {}, "sites": []}), r"reads up to \d+: upgrade"),
+        ("{", "damaged"),
+        ("[]", "damaged"),
+        ("{}", "damaged"),
+    ],
+)
+def test_newer_or_damaged_headers_are_refused(tmp_path, header, message):
+    folder = filled().close().save(tmp_path / "r")
+    (folder / "recording.json").write_text(header)
+    with pytest.raises(ValueError, match=message):
+        Recording.load(folder)
+
+
+def test_damaged_part_and_missing_folder(tmp_path):
+    folder = filled().close().save(tmp_path / "r")
+    (folder / "part-00000.parquet").write_bytes(b"PAR1garbage")
+    with pytest.raises(ValueError, match="part-00000.parquet is damaged"):
+        Recording.load(folder)
+    with pytest.raises(FileNotFoundError, match="no recording in"):
+        Recording.load(tmp_path / "nothing")
+
+
+def test_a_site_from_a_newer_minor_version_is_read():
+    fields = Site("a:out", "a", "linear", 0, shape=(2, 3)).to_dict() | {"colour": "red"}
+    fields["shape"] = list(fields["shape"])
+    assert Site.from_dict(fields) == Site("a:out", "a", "linear", 0, shape=(2, 3))
+
+
+def test_rows_are_cast_to_the_schema():
+    rows = pa.table({"step": [0], "site": ["a"], "role": ["run"], "stat": ["loss"], "value": [1.0]})
+    assert Recording(rows).series("a", "run", "loss")[1].tolist() == [1.0]
