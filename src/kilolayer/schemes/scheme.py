@@ -2,103 +2,107 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
-Stack = Literal["encoder", "decoder"]
+from kilolayer.schemes.depth import Depth, Stack
+from kilolayer.schemes.scales import BranchScales
+
+__all__ = ["BranchScales", "Depth", "Profile", "Scales", "Scheme", "Stack", "constant"]
+
+Scales = Callable[[Depth, Stack, int], BranchScales]
+"""``scales(depth, stack, branch_index)``: what one branch gets."""
+
+Profile = Mapping[Stack, Sequence[float]]
+"""The output variance of every branch of every stack, in order, measured at initialization."""
 
 
-@dataclass(frozen=True)
-class Depth:
-    """How deep a network is, stack by stack.
-
-    A network with one stack uses ``encoder_layers`` or ``decoder_layers`` alone: the coefficients are the
-    same. Branches (residual sums) per layer default to 2 (self-attention, feed-forward), and to 3 in a
-    decoder that also attends to an encoder. A deep MLP with one branch per block has
-    ``Depth(encoder_layers=blocks, encoder_branches_per_layer=1)``.
-    """
-
-    encoder_layers: int = 0
-    decoder_layers: int = 0
-    encoder_branches_per_layer: int = 2
-    decoder_branches_per_layer: int | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("encoder_layers", "decoder_layers"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise TypeError(f"{name} must be an int, got {value!r}")
-            if value < 0:
-                raise ValueError(f"{name} must be >= 0, got {value}")
-        if self.encoder_layers + self.decoder_layers == 0:
-            raise ValueError("a network needs at least one layer; got encoder_layers=0 and decoder_layers=0")
-
-    def num_layers(self, stack: Stack) -> int:
-        """Layers (blocks) of a stack."""
-        return self.encoder_layers if stack == "encoder" else self.decoder_layers
-
-    def branches_per_layer(self, stack: Stack) -> int:
-        """Residual sums per layer of a stack."""
-        if stack == "encoder":
-            return self.encoder_branches_per_layer
-        if self.decoder_branches_per_layer is not None:
-            return self.decoder_branches_per_layer
-        return 3 if self.encoder_layers else 2
-
-    def num_branches(self, stack: Stack) -> int:
-        """Residual sums of a stack."""
-        return self.num_layers(stack) * self.branches_per_layer(stack)
-
-    @property
-    def is_encoder_decoder(self) -> bool:
-        """Whether both stacks are there."""
-        return self.encoder_layers > 0 and self.decoder_layers > 0
+def _one(depth: Depth, stack: Stack) -> float:
+    return 1.0
 
 
-@dataclass(frozen=True)
-class BranchScales:
-    """What one residual branch gets.
-
-    ``skip_scale`` multiplies the skip and ``branch_scale`` the branch at run time; ``init_gain`` multiplies
-    the base initialisation of the branch's scaled matrices, at initialisation only; ``last_init_gain``
-    multiplies the branch's last matrix on top. ``norm_placement``: ``"none"``, or ``"pre"``, ``"inner"``,
-    ``"end"``, ``"post"`` joined by ``+``. ``has_skip`` is false where blocks are merely chained.
-    ``learned`` says that ``branch_scale`` is the initial value of a trained parameter.
-    """
-
-    norm_placement: str = "none"
-    skip_scale: float = 1.0
-    branch_scale: float = 1.0
-    init_gain: float = 1.0
-    last_init_gain: float = 1.0
-    has_skip: bool = True
-    learned: bool = False
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Scheme:
-    """A named rule ``scales(depth, stack, branch_index) -> BranchScales``.
+    """A named rule ``scales(depth, stack, branch_index) -> BranchScales``, and what a reader must know of it.
 
-    ``counts`` names what the formula counts (``"branches"``, ``"layers"`` or ``"nothing"``);
-    ``final_norm`` says whether the stack ends in a norm of its own.
+    Attributes:
+        name: name in the registry.
+        formula: the branch and its coefficients in one line.
+        counts: what the formula counts, ``"branches"``, ``"layers"`` or ``"nothing"``.
+        reference: paper and equation, or the code the formula was read from.
+        scales: the rule itself; call :meth:`at`, which checks the position.
+        init: which matrices get which gain.
+        limits: where the scheme stops being right or useful.
+        when: when to reach for it.
+        final_norm: whether the stack ends in a norm of its own.
+        rule: name of the rule, for a scheme that has several.
+        uses_depth: what a change of depth changes: ``"never"`` nothing, ``"init"`` the initial values,
+            ``"forward"`` the function a trained network computes.
+        varies_by_layer: whether the layers of one stack differ.
+        from_profile: turns a :data:`Profile` into scales, for a scheme that needs a profiling pass.
+        embedding_gain: factor on the initial token embeddings of a stack.
+        head_gain: factor on the initial output head; 0 starts it at zero.
     """
 
     name: str
     formula: str
     counts: Literal["branches", "layers", "nothing"]
     reference: str
-    scales: Callable[[Depth, Stack, int], BranchScales]
+    scales: Scales
+    init: str
+    limits: str
+    when: str
     final_norm: bool = False
     rule: str | None = None
+    uses_depth: Literal["never", "init", "forward"] = "never"
+    varies_by_layer: bool = False
+    from_profile: Callable[[Profile], Scales] | None = None
+    embedding_gain: Callable[[Depth, Stack], float] = _one
+    head_gain: float = 1.0
+
+    @property
+    def needs_profile(self) -> bool:
+        """Whether :meth:`with_profile` must come before :meth:`at`."""
+        return self.from_profile is not None
 
     def at(self, depth: Depth, branch_index: int, stack: Stack = "encoder") -> BranchScales:
-        """The scales of one branch.
+        """The scales of one branch, counted from 0 through the whole stack.
 
         Raises:
             IndexError: the stack has no such branch.
+            ValueError: the scheme needs a profiling pass, or has no formula for this depth.
+
+        Example:
+            >>> from kilolayer.schemes import Depth, get_scheme
+            >>> get_scheme("deepnorm").at(Depth(decoder_layers=8), 0, "decoder").skip_scale
+            2.0
         """
         num_branches = depth.num_branches(stack)
         if not 0 <= branch_index < num_branches:
             raise IndexError(f"branch_index {branch_index} is out of range: the {stack} has {num_branches} branches")
+        if self.needs_profile:
+            raise ValueError(
+                f"scheme {self.name!r} takes its scales from a profiling pass: measure the output variance of every "
+                "branch at initialization and call scheme.with_profile({'encoder': [...], 'decoder': [...]})"
+            )
         return self.scales(depth, stack, branch_index)
+
+    def with_profile(self, profile: Profile) -> Scheme:
+        """The scheme with its scales taken from measured branch variances.
+
+        Raises:
+            ValueError: the scheme needs no profile, or a variance is negative or not finite.
+        """
+        if self.from_profile is None:
+            raise ValueError(f"scheme {self.name!r} needs no profiling pass; call at() directly")
+        return replace(self, scales=self.from_profile(profile), from_profile=None)
+
+
+def constant(scales: BranchScales) -> Scales:
+    """The same scales for every branch at every depth."""
+
+    def at(depth: Depth, stack: Stack, branch_index: int) -> BranchScales:
+        return scales
+
+    return at
