@@ -6,11 +6,24 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from kilolayer.reference import Layer
+from kilolayer.reference import Layer, build_deep_mlp
+from kilolayer.schemes import SCHEMES
 
 FINITE_DIFFERENCE_TOLERANCE = 1e-6
 TORCH_TOLERANCE = 1e-10
 STEP = 1e-6
+
+
+def buildable_schemes() -> list[str]:
+    """Names of the schemes the reference's blocks can express; a unit test says which it refuses, and why."""
+    names = []
+    for scheme in SCHEMES:
+        try:
+            build_deep_mlp(in_features=1, num_classes=1, width=1, num_blocks=8, scheme=scheme)
+        except ValueError:
+            continue
+        names.append(scheme.name)
+    return names
 
 
 def randomize(model: Layer, rng: np.random.Generator) -> None:

@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference_tools import FINITE_DIFFERENCE_TOLERANCE, assert_close, numerical_gradient, randomize
+from reference_tools import (
+    FINITE_DIFFERENCE_TOLERANCE,
+    assert_close,
+    buildable_schemes,
+    numerical_gradient,
+    randomize,
+)
 
 from kilolayer.reference import (
     NORMS,
@@ -23,7 +29,6 @@ from kilolayer.reference import (
     build_deep_mlp,
     softmax_cross_entropy,
 )
-from kilolayer.schemes import SCHEMES
 
 LAYERS = {
     "linear": lambda width: Linear(width, width + 2),
@@ -105,14 +110,14 @@ def check_network(scheme: str, norm: str, *, width: int, num_blocks: int, seed: 
 
 
 @pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("scheme", [scheme.name for scheme in SCHEMES])
+@pytest.mark.parametrize("scheme", buildable_schemes())
 def test_network_gradients(scheme: str, norm: str) -> None:
     check_network(scheme, norm, width=5, num_blocks=3, seed=7)
 
 
 @settings(max_examples=10, deadline=None, derandomize=True)
 @given(
-    scheme=st.sampled_from([scheme.name for scheme in SCHEMES]),
+    scheme=st.sampled_from(buildable_schemes()),
     norm=st.sampled_from(sorted(NORMS)),
     width=st.integers(3, 6),
     num_blocks=st.integers(1, 5),

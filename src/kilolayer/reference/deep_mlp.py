@@ -97,17 +97,26 @@ def build_deep_mlp(
 
 def _build_block(scales: BranchScales, width: int, norm: str) -> Block:
     """The block one position of a scheme asks for."""
-    placements = set() if scales.norm_placement == "none" else set(scales.norm_placement.split("+"))
-    if unknown := placements - {"pre", "end", "post"}:
-        slot = min(unknown)
-        raise ValueError(f"norm placement {scales.norm_placement!r}: this block has no slot {slot!r}")
-    if scales.learned:
-        raise ValueError("this block has no learned branch scale; choose a scheme whose scales are fixed")
+    _check_expressible(scales)
     if not scales.has_skip:
-        return ChainBlock(width, norm=NORMS[norm](width) if placements else None)
+        return ChainBlock(width, norm=NORMS[norm](width) if scales.norm_slots else None)
     return Residual(
         FeedForward(width),
-        **{f"{placement}_norm": NORMS[norm](width) for placement in placements},
+        **{f"{slot}_norm": NORMS[norm](width) for slot in scales.norm_slots},
         skip_scale=scales.skip_scale,
         branch_scale=scales.branch_scale,
     )
+
+
+def _check_expressible(scales: BranchScales) -> None:
+    """Refuse what the blocks have no part for, rather than leave it out."""
+    lacking = {
+        "an inner norm": "inner" in scales.norm_slots,
+        "a learned branch scale": scales.learned,
+        "a learned skip scale": scales.skip_learned,
+        "a factor behind the pre-norm": scales.norm_output_scale != 1.0,
+        "a path around the layer": scales.layer_skip_scale != 0.0,
+    }
+    for part, wanted in lacking.items():
+        if wanted:
+            raise ValueError(f"the reference's blocks have no part for {part}; choose another scheme")

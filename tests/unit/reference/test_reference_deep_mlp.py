@@ -18,7 +18,7 @@ from kilolayer.reference import (
     build_deep_mlp,
     sgd_step,
 )
-from kilolayer.schemes import BranchScales, get_scheme
+from kilolayer.schemes import SCHEMES, BranchScales, get_scheme
 
 SIZES = {"in_features": 4, "num_classes": 3, "width": 6, "num_blocks": 2}
 
@@ -116,16 +116,44 @@ def test_divergence_is_silent() -> None:
         ({"num_blocks": 0}, "num_blocks must be >= 1, got 0"),
         ({"scheme": "post-nl"}, "unknown scheme 'post-nl'; did you mean 'post-ln'"),
         ({"norm": "group"}, "unknown norm 'group'; use one of layer, rms, batch"),
-        (
-            {"scheme": replace(get_scheme("pre-ln"), scales=lambda *_: BranchScales(norm_placement="pre+inner"))},
-            r"norm placement 'pre\+inner': this block has no slot 'inner'",
-        ),
-        (
-            {"scheme": replace(get_scheme("residual"), scales=lambda *_: BranchScales(learned=True))},
-            "no learned branch scale",
-        ),
     ],
 )
 def test_bad_arguments(edits: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         build(**{"scheme": "pre-ln", **edits})
+
+
+PARTS = {
+    "an inner norm": BranchScales(norm_placement="pre+inner"),
+    "a learned branch scale": BranchScales(learned=True),
+    "a learned skip scale": BranchScales(skip_learned=True),
+    "a factor behind the pre-norm": BranchScales(norm_placement="pre", norm_output_scale=0.5),
+    "a path around the layer": BranchScales(layer_skip_scale=1.0),
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_part_the_blocks_lack_is_refused_not_left_out(part: str) -> None:
+    scheme = replace(get_scheme("pre-ln"), scales=lambda *_: PARTS[part])
+    with pytest.raises(ValueError, match=f"no part for {part}"):
+        build_deep_mlp(**SIZES, scheme=scheme)
+
+
+REFUSED = {
+    "sub-ln": "an inner norm",
+    "rezero": "a learned branch scale",
+    "skipinit": "a learned branch scale",
+    "layerscale": "a learned branch scale",
+    "fixup": "a learned branch scale",
+    "layernorm-scaling": "a factor behind the pre-norm",
+    "admin": "profiling pass",
+}
+
+
+@pytest.mark.parametrize("scheme", [scheme.name for scheme in SCHEMES])
+def test_every_scheme_is_built_or_refused_for_a_known_reason(scheme: str) -> None:
+    if scheme not in REFUSED:
+        assert len(build(scheme).blocks) == 2
+        return
+    with pytest.raises(ValueError, match=REFUSED[scheme]):
+        build(scheme)
