@@ -97,7 +97,7 @@ class SGD:
             parameter -= self.lr * gradients[name]
 
 
-def sgd_step(model: Layer, x: Array, targets: Labels, *, lr: float) -> float:
+def sgd_step(model: Layer, x: Array, targets: Labels, lr: float) -> float:
     """One step of SGD on the softmax cross-entropy of one batch.
 
     Shape:
