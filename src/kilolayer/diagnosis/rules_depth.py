@@ -49,11 +49,11 @@ def skip_missing(evidence: Evidence) -> Finding | str | None:
         last_site=last.name,
         measured=float(cosine[-1]),
         predicted=predicted,
-        formula="mean cosine between samples after L ReLU blocks: c' = (sqrt(1 - c^2) + (pi - arccos c) c) / pi, L times",
+        formula="mean sample cosine after L ReLU blocks: c -> (sqrt(1 - c^2) + (pi - arccos c) c) / pi, L times",
         message=(
             f"{evidence.num_blocks} blocks in a row and no skip: at the last one different samples have cosine "
-            f"{cosine[-1]:.3f} at step 0 ({predicted:.3f} predicted), so little of the input is left to learn from, and "
-            f"weight gradients range from {low:.2g} to {high:.2g} from block to block.{norm}"
+            f"{cosine[-1]:.3f} at step 0 ({predicted:.3f} predicted), so little of the input is left to learn from, "
+            f"and weight gradients range from {low:.2g} to {high:.2g} from block to block.{norm}"
         ),
         remedy="Give each block a skip around a normalised branch (pre-LN); initialisation alone cannot replace it.",
         reference="He et al. 2015, arXiv:1512.03385, section 3; Schoenholz et al. 2017, arXiv:1611.01232, section 4",
@@ -98,8 +98,8 @@ def post_norm_too_deep(evidence: Evidence) -> Finding | str | None:
         formula="share of the skip in the norm's input, per block: alpha / sqrt(alpha^2 + branch gain)",
         message=(
             f"The norm after each sum leaves the skip {share:.3f} of its size per block ({predicted:.3f} predicted), "
-            f"{kept:.0e} over {evidence.num_blocks} blocks: the identity path is lost. At step {step} the weight gradient "
-            f"is {bottom:.2g} at block 1 and {top:.2g} at block {evidence.num_blocks}{alike}."
+            f"{kept:.0e} over {evidence.num_blocks} blocks: the identity path is lost. At step {step} the weight "
+            f"gradient is {bottom:.2g} at block 1 and {top:.2g} at block {evidence.num_blocks}{alike}."
         ),
         remedy=(
             "Move the norm into the branch (pre-LN with a final norm), or keep it and use DeepNorm "

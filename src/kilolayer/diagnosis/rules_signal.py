@@ -39,9 +39,9 @@ def inputs_unscaled(evidence: Evidence) -> Finding | str | None:
         last_site=site,
         measured=rms,
         predicted=1.0,
-        formula="RMS of the inputs; standardised features have 1",
-        message=f"The inputs have RMS {rms:.3g}; networks initialised for unit inputs expect about 1.",
-        remedy="Standardise each feature with the training set's mean and standard deviation.",
+        formula="RMS of the inputs; standardized features have 1",
+        message=f"The inputs have RMS {rms:.3g}; networks initialized for unit inputs expect about 1.",
+        remedy="Standardize each feature with the training set's mean and standard deviation.",
         reference="LeCun et al. 1998, Efficient BackProp, section 4.3",
     )
 
@@ -86,7 +86,7 @@ def _chain_rate(evidence: Evidence, code: str, cause: str) -> Finding | str | No
             + (gradient if small else "")
         ),
         remedy=(
-            "Initialise the blocks' weights with std sqrt(2 / fan_in) (He); that repairs step 0. "
+            "Initialize the blocks' weights with std sqrt(2 / fan_in) (He); that repairs step 0. "
             "At this depth add skips and norms as well (pre-LN)."
         ),
         reference="He et al. 2015, arXiv:1502.01852, eq. 10",
@@ -117,10 +117,17 @@ def norm_missing(evidence: Evidence) -> Finding | str | None:
 
 
 def _worst_growth(evidence: Evidence) -> tuple[int, float]:
-    """The sampled step at which the last block's RMS had grown most since step 0, and by what factor."""
+    """The sampled step at which the last block's RMS had grown most since step 0, and by what factor.
+
+    A step at which every number is still finite is preferred: it shows the rate.
+    """
     steps, values = evidence.recording.series(evidence.stream[-1].name, "activation", "rms")
-    factors = np.nan_to_num(values / values[0], nan=math.inf)
-    worst = int(np.argmax(factors))
+    factors = values / values[0]
+    finite = np.flatnonzero(np.isfinite(factors))
+    worst = int(finite[np.argmax(factors[finite])])
+    if factors[worst] < RUNAWAY and len(finite) < len(factors):
+        worst = int(np.flatnonzero(~np.isfinite(factors))[0])
+        return int(steps[worst]), math.inf
     return int(steps[worst]), float(factors[worst])
 
 
@@ -129,7 +136,7 @@ def _norm_missing(evidence: Evidence, step: int, rate: float, predicted: float) 
     start, end = evidence.stream_rms(step)[[0, -1]]
     if step == 0:
         message = (
-            f"Nothing normalises what the skips add up: the stream's RMS grows {rate:.3f}x per block "
+            f"Nothing normalizes what the skips add up: the stream's RMS grows {rate:.3f}x per block "
             f"({predicted:.3f} predicted from the branches' weights), from {start:.3g} at block 1 to {end:.3g} at "
             f"block {evidence.num_blocks}."
         )
@@ -153,8 +160,8 @@ def _norm_missing(evidence: Evidence, step: int, rate: float, predicted: float) 
         formula="RMS factor per block = sqrt(1 + branch gain), branch gain = product of fan_in * std^2 / 2 per ReLU",
         message=message,
         remedy=(
-            "Normalise each branch's input (pre-LN) and end with a final norm"
-            + (", or scale the branches' last matrix by 1/sqrt(2L)." if step == 0 else "; scaling alone mends only step 0.")
+            "Normalize each branch's input and end with a final norm (pre-LN); "
+            "scaling the branches' last matrix by 1/sqrt(2L) alone mends only step 0."
         ),
         reference="Zhang et al. 2019 (Fixup), arXiv:1901.09321, section 2; De & Smith 2020, arXiv:2002.10444",
         rivals=rate_free_rivals(evidence),

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -128,13 +129,18 @@ def _run_here(
     steps_before = 0
     with _one_thread():
         for index, run in enumerate(runs):
+            report = partial(_report, on_progress, steps_before, index)
             try:
-                _carry_out(run, data, folder, experiment.every, lambda s, b=steps_before, i=index: on_progress(b + s, i))
+                _carry_out(run, data, folder, experiment.every, report)
             except KeyboardInterrupt:
                 return False
             steps_before += run.num_steps
             on_progress(steps_before, index + 1)
     return True
+
+
+def _report(on_progress: OnProgress, steps_before: int, index: int, step: int) -> None:
+    on_progress(steps_before + step, index)
 
 
 def _run_in_pool(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,9 @@ PROBE_SIZE = 256
 
 STUCK_LOSS = 2.25
 TRAINS_ACCURACY = 0.8
+
+EVERY_STEP_UNTIL = 10
+"""Networks that blow up do so within a few steps: those are all sampled."""
 
 
 @dataclass(frozen=True)
@@ -154,12 +158,11 @@ def run_wiring(
     probe = torch.from_numpy(probe_indices(run, len(x_train)))
     examine(model, x_train[probe], y_train[probe]).save(folder / "init")
     optimizer = torch.optim.SGD(model.parameters(), lr=run.lr)
-    batches = (
-        (x_train[index], y_train[index]) for index in map(torch.from_numpy, batch_indices(run, len(x_train)))
-    )
+    batches = ((x_train[index], y_train[index]) for index in map(torch.from_numpy, batch_indices(run, len(x_train))))
     losses: list[float] = []
     started = time.perf_counter()
-    with Monitor(model, optimizer, every=every, out=folder / "training") as monitor:
+    schedule = partial(is_sampled, every=every)
+    with Monitor(model, optimizer, every=schedule, out=folder / "training") as monitor:
         monitor.writer.facts |= facts(run, data)
         steps = run_steps(
             model,
@@ -176,6 +179,11 @@ def run_wiring(
         accuracy = evaluate(model, torch.from_numpy(data.x_test), torch.from_numpy(data.y_test))
         monitor.log(test_accuracy=accuracy)
     return summarize(losses, accuracy, seconds)
+
+
+def is_sampled(step: int, every: int) -> bool:
+    """Every step at first, then each ``every``-th."""
+    return step < EVERY_STEP_UNTIL or step % every == 0
 
 
 def facts(run: WiringRun, data: Dataset) -> dict[str, Any]:

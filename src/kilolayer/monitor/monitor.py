@@ -109,7 +109,9 @@ class Monitor:
     def log(self, **scalars: float | Tensor) -> None:
         """Record scalars of the step in progress, such as ``loss``; call it before ``optimizer.step``."""
         for name, value in scalars.items():
-            self.writer.add(self.step, "run", "run", name, float(value.detach() if isinstance(value, Tensor) else value))
+            self.writer.add(
+                self.step, "run", "run", name, float(value.detach() if isinstance(value, Tensor) else value)
+            )
 
     def end_step(self) -> None:
         """End a step: called after ``optimizer.step`` by a hook; by hand where there is no optimizer."""

@@ -54,8 +54,13 @@ def _leaf_sites(path: str, module: nn.Module, order: int) -> Iterator[Site]:
 def _chain_sites(path: str, block: ChainBlock, index: int, order: int) -> Iterator[Site]:
     norm_kind = None if block.norm is None else NORM_KINDS.get(type(block.norm), "unknown")
     has_norm = norm_kind is not None
-    common = {"block_index": index, "chain": 0, "norm_placement": "post" if has_norm else "none",
-              "norm_kind": norm_kind, "activation": "relu"}
+    common = {
+        "block_index": index,
+        "chain": 0,
+        "norm_placement": "post" if has_norm else "none",
+        "norm_kind": norm_kind,
+        "activation": "relu",
+    }
     yield Site(f"{path}.linear:out", f"{path}.linear", "linear", order, stream=not has_norm, **common)  # type: ignore[arg-type]
     if has_norm:
         yield Site(f"{path}.norm:out", f"{path}.norm", "norm", order + 1, stream=True, **common)  # type: ignore[arg-type]
@@ -65,9 +70,15 @@ def _residual_sites(path: str, block: Residual, index: int, order: int) -> Itera
     norms = {slot: getattr(block, f"{slot}_norm") for slot in ("pre", "end", "post")}
     filled = [slot for slot, norm in norms.items() if norm is not None]
     scale: dict[str, Scale] = {"skip_scale": block.skip_scale, "branch_scale": block.branch_scale}
-    common = {"block_index": index, "branch_index": index, "chain": 0, "norm_placement": "+".join(filled) or "none",
-              "norm_kind": NORM_KINDS.get(type(norms[filled[0]]), "unknown") if filled else None,
-              "activation": "relu", **scale}
+    common = {
+        "block_index": index,
+        "branch_index": index,
+        "chain": 0,
+        "norm_placement": "+".join(filled) or "none",
+        "norm_kind": NORM_KINDS.get(type(norms[filled[0]]), "unknown") if filled else None,
+        "activation": "relu",
+        **scale,
+    }
     yield Site(f"{path}.branch:out", f"{path}.branch", "branch", order, **common)  # type: ignore[arg-type]
     if norms["post"] is None:
         yield Site(f"{path}:sum", path, "sum", order + 1, stream=True, **common)  # type: ignore[arg-type]

@@ -51,4 +51,10 @@ def sample_cosine(x: Tensor) -> Tensor:
     return (unit.sum(0).square().sum() - num_samples) / (num_samples * (num_samples - 1))
 
 
-STATISTICS = {"rms": rms, "std": std, "max_abs": max_abs, "zero_fraction": zero_fraction, "sample_cosine": sample_cosine}
+STATISTICS = {
+    "rms": rms,
+    "std": std,
+    "max_abs": max_abs,
+    "zero_fraction": zero_fraction,
+    "sample_cosine": sample_cosine,
+}

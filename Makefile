@@ -1,0 +1,37 @@
+# Two commands for a newcomer: make demo, make test. Each makes its own .venv; a second call reuses it.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench format clean
+
+help: ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
+
+$(VENV)/.made: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[test]'
+	@touch $@
+
+demo: $(VENV)/.made ## eight wirings of a 64-block network on digits: tables, verdicts, report.html
+	$(BIN)/kilolayer lab wirings --lr 0.05 --steps 100 --width 128 --out runs/demo
+
+test: $(VENV)/.made ## the tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+
+lint: $(VENV)/.made ## ruff, mypy, import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.made ## timings as ratios, one after the other; nothing else should run meanwhile
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/wirings.py
+
+format: $(VENV)/.made ## rewrite the sources in the project's format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## remove the environment and caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist

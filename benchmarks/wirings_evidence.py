@@ -1,0 +1,88 @@
+"""The evidence behind docs/wirings.md: every experiment it reports, run or continued, one folder each.
+
+    python benchmarks/wirings_evidence.py run   --data FOLDER_WITH_MNIST --out runs/evidence --jobs 2
+    python benchmarks/wirings_evidence.py write --data FOLDER_WITH_MNIST --out runs/evidence
+
+``run`` can be stopped and started again; ``write`` makes docs/wirings.md and its pictures from what is there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from kilolayer.lab.experiment import Experiment, finished_runs, run_experiment
+from kilolayer.lab.wirings import WIRINGS, WiringRun
+
+NAMES = tuple(wiring.name for wiring in WIRINGS)
+WITH_NORM = ("ln", "postnorm", "prenorm", "deepnorm")
+SOURCE_LRS = (0.05, 0.005, 0.001)
+
+
+def runs_of(names: tuple[str, ...], lrs: tuple[float, ...], seeds: int, **options: object) -> tuple[WiringRun, ...]:
+    """The runs of one experiment."""
+    chosen = itertools.product(names, lrs, range(seeds))
+    return tuple(WiringRun(wiring=name, lr=lr, seed=seed, **options) for name, lr, seed in chosen)  # type: ignore[arg-type]
+
+
+def experiments(mnist: str) -> Iterator[tuple[str, Experiment]]:
+    """Every experiment by folder name, the shortest evidence first."""
+    yield "source", Experiment(mnist, runs_of(NAMES, SOURCE_LRS, 5))
+    for blocks in (16, 64, 256):
+        for width, (label, data) in itertools.product((128, 256), (("digits", "digits"), ("mnist", mnist))):
+            for norm, names in (("layer", NAMES), ("rms", WITH_NORM)):
+                runs = runs_of(names, (0.05,), 3, num_blocks=blocks, width=width, norm=norm)
+                yield f"matrix-{label}-b{blocks}-w{width}-{norm}", Experiment(data, runs)
+        if blocks == 16:
+            yield from extensions(mnist)
+
+
+def extensions(mnist: str) -> Iterator[tuple[str, Experiment]]:
+    """Row I11 and BatchNorm's dependence on the batch."""
+    lrs = (0.05, 0.005)
+    yield "rms", Experiment(mnist, runs_of(WITH_NORM, lrs, 3, norm="rms"))
+    yield "warmup", Experiment(mnist, runs_of(("postnorm",), lrs, 5, warmup_steps=100))
+    for size in (2, 8, 128):
+        runs = runs_of(("prenorm", "ln"), (0.05,), 3, norm="batch", num_blocks=16, batch_size=size)
+        yield f"batch-{size}", Experiment(mnist, runs)
+        runs = runs_of(("prenorm", "ln"), (0.05,), 3, norm="layer", num_blocks=16, batch_size=size)
+        yield f"layer-{size}", Experiment(mnist, runs)
+
+
+def run(mnist: str, out: Path, jobs: int, only: str) -> bool:
+    """Carry out what is missing."""
+    for name, experiment in experiments(mnist):
+        if only not in name:
+            continue
+        folder = out / name
+        started, before = time.perf_counter(), len(finished_runs(experiment, folder))
+        if not run_experiment(experiment, folder, jobs=jobs):
+            return False
+        new = len(experiment.runs) - before
+        print(f"{name}: {len(experiment.runs)} runs, {new} new, {time.perf_counter() - started:.0f} s", flush=True)
+    return True
+
+
+def main() -> int:
+    """Run or write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("action", choices=("run", "write"))
+    parser.add_argument("--data", required=True, help="folder with the MNIST files")
+    parser.add_argument("--out", type=Path, default=Path("runs/evidence"))
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--only", default="", help="only experiments whose name contains this")
+    arguments = parser.parse_args()
+    if arguments.action == "run":
+        return 0 if run(arguments.data, arguments.out, arguments.jobs, arguments.only) else 130
+    from wirings_page import write_page
+
+    write_page(arguments.data, arguments.out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,68 @@
+"""``kilolayer lab wirings``."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+
+import typer
+
+
+class Norm(str, Enum):
+    """Choices of ``--norm``."""
+
+    layer = "layer"
+    rms = "rms"
+    batch = "batch"
+
+
+class Backend(str, Enum):
+    """Choices of ``--backend``."""
+
+    torch = "torch"
+    numpy = "numpy"
+
+
+def wirings(
+    wiring: list[str] = typer.Option([], help="A wiring to run (repeatable); all eight by default.", show_default=False),
+    blocks: int = typer.Option(64, help="Blocks in the network."),
+    width: int = typer.Option(256, help="Units per block."),
+    steps: int = typer.Option(300, help="SGD steps."),
+    batch_size: int = typer.Option(128, help="Samples per step."),
+    lr: list[float] = typer.Option([0.05, 0.005], help="Learning rate (repeatable)."),
+    norm: Norm = typer.Option(Norm.layer, help="Norm, where a wiring has one."),
+    warmup_steps: int = typer.Option(0, help="Steps of linear warm-up."),
+    seeds: int = typer.Option(1, help="Seeds 0 to this number minus 1."),
+    data: str = typer.Option("digits", help="digits, mnist, fashion-mnist, a folder of IDX files, or an .npz."),
+    backend: Backend = typer.Option(Backend.torch, help="torch, or the NumPy reference."),
+    jobs: int = typer.Option(2, help="Runs at a time, one thread each."),
+    out: Path = typer.Option(Path("runs/wirings"), help="Folder for results; a rerun with the same continues."),
+    json: bool = typer.Option(False, "--json", help="Print one JSON object and nothing else."),
+) -> None:
+    """Train eight wirings of one deep network and name what each of them lacks."""
+    from kilolayer.lab.wirings import WIRINGS, WiringRun
+    from kilolayer.lab.wirings_command import run_command
+
+    if seeds < 1:
+        raise ValueError(f"--seeds must be >= 1, got {seeds}")
+    names = list(dict.fromkeys(wiring)) or [w.name for w in WIRINGS]
+    runs = tuple(
+        WiringRun(
+            wiring=name,
+            seed=seed,
+            lr=rate,
+            norm=norm.value,
+            num_blocks=blocks,
+            width=width,
+            num_steps=steps,
+            batch_size=batch_size,
+            warmup_steps=warmup_steps,
+            backend=backend.value,
+        )
+        for name in names
+        for rate in dict.fromkeys(lr)
+        for seed in range(seeds)
+    )
+    finished = run_command(data, runs, out, jobs=jobs, as_json=json)
+    if not finished:
+        raise typer.Exit(130)

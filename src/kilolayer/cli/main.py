@@ -1,0 +1,46 @@
+"""The command line: parse and dispatch. Rooms are imported when a command runs, so that ``--help`` is quick."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from kilolayer.cli.coefficients import coefficients
+from kilolayer.cli.lab_wirings import wirings
+
+app = typer.Typer(
+    name="kilolayer",
+    help="Train networks a thousand layers deep, and learn why yours will not train.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+lab = typer.Typer(help="Experiments: claims about depth as commands anyone can rerun.", no_args_is_help=True)
+app.add_typer(lab, name="lab")
+app.command()(coefficients)
+lab.command()(wirings)
+
+
+@app.callback(invoke_without_command=True)
+def version(show: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
+    """Train networks a thousand layers deep, and learn why yours will not train."""
+    if show:
+        from kilolayer import __version__
+
+        typer.echo(f"kilolayer {__version__}")
+        raise typer.Exit
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line. A user's mistake ends in one line on standard error and exit status 2."""
+    try:
+        app(arguments)
+    except (ValueError, FileNotFoundError, FileExistsError, NotADirectoryError, PermissionError) as error:
+        print(f"kilolayer: {error}", file=sys.stderr)
+        sys.exit(2)
+    except ModuleNotFoundError as error:
+        print(f"kilolayer: {error}", file=sys.stderr)
+        sys.exit(2)
