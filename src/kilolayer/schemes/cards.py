@@ -1,6 +1,13 @@
-"""One card per scheme for the documentation: ``python -m kilolayer.schemes.cards`` prints them all."""
+"""The generated parts of the page on schemes: one card per scheme, and the rules of DeepNorm side by side.
+
+``python -m kilolayer.schemes.cards docs/schemes.md`` brings the page up to date.
+"""
 
 from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
 
 from kilolayer.schemes.coefficients import coefficients
 from kilolayer.schemes.deepnorm import DEEPNORM_RULES
@@ -74,7 +81,7 @@ def render_rule_table(encoder_layers: int, decoder_layers: int) -> str:
             "-" if stack is None else f"{stack.skip_scale:.4f} / {stack.init_gain:.4f}"
             for stack in (ours.encoder, ours.decoder)
         ]
-        sums = ["-" if value is None else f"{value:.4f}" for value in ours.update_sum]
+        sums = ["-" if value is None else f"{value:.4g}" for value in ours.update_sum]
         lines.append(f"| `{scheme.rule}` | {' | '.join([*pairs, *sums])} |")
     return "\n".join(lines) + "\n"
 
@@ -120,5 +127,34 @@ def _sample(scheme: Scheme, num_layers: int, last: bool) -> BranchScales:
     return scheme.at(depth, num_branches - 1 if last else 0)
 
 
+def fill_page(page: str) -> str:
+    """The page with everything between ``<!-- begin NAME -->`` and ``<!-- end NAME -->`` rendered afresh.
+
+    NAME is ``cards``, or ``rules N+M`` for N encoder and M decoder layers.
+
+    Raises:
+        ValueError: a page without such parts, or a NAME that is neither.
+    """
+    filled, count = re.subn(
+        r"(<!-- begin (.+?) -->\n).*?(<!-- end \2 -->)",
+        lambda found: found[1] + _render_part(found[2]) + found[3],
+        page,
+        flags=re.DOTALL,
+    )
+    if not count:
+        raise ValueError("the page has no part to fill; mark one with <!-- begin cards --> and <!-- end cards -->")
+    return filled
+
+
+def _render_part(name: str) -> str:
+    if name == "cards":
+        return render_cards()
+    depth = re.fullmatch(r"rules (\d+)\+(\d+)", name)
+    if depth is None:
+        raise ValueError(f"unknown part {name!r}; use 'cards' or 'rules N+M'")
+    return render_rule_table(int(depth[1]), int(depth[2]))
+
+
 if __name__ == "__main__":
-    print(render_cards(), end="")
+    path = Path(sys.argv[1])
+    path.write_text(fill_page(path.read_text(encoding="utf-8")), encoding="utf-8")

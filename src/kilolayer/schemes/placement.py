@@ -155,8 +155,8 @@ B2T = Scheme(
     reference="Takase et al. 2022, arXiv:2206.00330, B2T connection; initialization from the authors' code",
     scales=b2t,
     init="every matrix of a layer, `query` and `key` included, times 1/sqrt(L)",
-    limits="The last norm of each layer still stands on the path, so gradients shrink per layer instead of per "
-    "branch. Needs layers of two branches or more, and a tensor kept across the layer.",
+    limits="The last norm of each layer still divides the gradient: it vanishes more slowly than in post-LN, but "
+    "it does. Needs layers of two branches or more, and a tensor kept across the layer.",
     when="Encoder-decoders of up to about 100 layers that should stay post-norm.",
     uses_depth="init",
 )
