@@ -1,1 +1,38 @@
-""
+"""What people see: the same verdict and the same pictures in a terminal, in HTML, in a PNG and as JSON.
+
+Every renderer reads :class:`RunView` and nothing else. Plotly, Jinja2 and matplotlib (extra ``report``) are
+imported when a report is made, not before.
+"""
+
+from kilolayer.report.encode import to_json, to_plain
+from kilolayer.report.html import render_html
+from kilolayer.report.png import draw_png, save_png
+from kilolayer.report.renderers import RENDERERS, Renderer, save_report
+from kilolayer.report.sparkline import sparkline
+from kilolayer.report.table import render_table, to_text
+from kilolayer.report.terminal import render_depth, render_runs, render_verdict
+from kilolayer.report.text import format_number, format_range, format_value, inert
+from kilolayer.report.view import Prediction, RunView
+
+__all__ = [
+    "RENDERERS",
+    "Prediction",
+    "Renderer",
+    "RunView",
+    "draw_png",
+    "format_number",
+    "format_range",
+    "format_value",
+    "inert",
+    "render_depth",
+    "render_html",
+    "render_runs",
+    "render_table",
+    "render_verdict",
+    "save_png",
+    "save_report",
+    "sparkline",
+    "to_json",
+    "to_plain",
+    "to_text",
+]

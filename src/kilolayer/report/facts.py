@@ -1,0 +1,75 @@
+"""What is known of the set-up of each run, as text: what all runs share, and what tells them apart."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kilolayer.recording import Recording, Site
+from kilolayer.report.text import NOT_RECORDED, format_number, format_value, inert
+from kilolayer.report.view import RunView
+
+MAX_FACTS = 200
+
+
+def flatten(facts: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Nested facts as ``outer.inner -> text``, at most :data:`MAX_FACTS` of them."""
+    flat: dict[str, str] = {}
+    for key, value in facts.items():
+        name = f"{prefix}{inert(key, limit=80)}"
+        if isinstance(value, Mapping) and value:
+            flat.update(flatten(value, f"{name}."))
+        else:
+            flat[name] = format_value(value)
+    return dict(list(flat.items())[:MAX_FACTS])
+
+
+def shared_and_differing(runs: Sequence[RunView]) -> tuple[dict[str, str], dict[str, list[str]]]:
+    """Facts with one value in every run, and those that differ with a value per run."""
+    flats = [flatten(run.recording.facts) for run in runs]
+    names = list(dict.fromkeys(name for flat in flats for name in flat))
+    shared: dict[str, str] = {}
+    differing: dict[str, list[str]] = {}
+    for name in names:
+        values = [flat.get(name, NOT_RECORDED) for flat in flats]
+        if len(set(values)) == 1:
+            shared[name] = values[0]
+        else:
+            differing[name] = values
+    return shared, differing
+
+
+def summary_labels(runs: Sequence[RunView]) -> list[str]:
+    """Every label of the runs' summaries, in order of first appearance."""
+    return list(dict.fromkeys(label for run in runs for label in run.summary))
+
+
+def structure_sentence(recording: Recording) -> str:
+    """What the site table says of the stream: how many blocks, and the norms, skips and activations in them."""
+    stream = recording.stream()
+    if not stream:
+        return "structure not recorded"
+    kinds = Counter(_describe_block(site) for site in stream)
+    parts = [kind if len(kinds) == 1 else f"{count} x {kind}" for kind, count in kinds.most_common(3)]
+    rest = sum(kinds.values()) - sum(count for _, count in kinds.most_common(3))
+    if rest:
+        parts.append(f"{rest} x other")
+    return f"{len(stream)} {'block' if len(stream) == 1 else 'blocks'}: " + "; ".join(parts)
+
+
+def _describe_block(site: Site) -> str:
+    skip = "no skip" if site.skip_scale is None else f"skip x{_scale(site.skip_scale)}"
+    norm = "no norm" if site.norm_placement == "none" else f"{inert(site.norm_placement)} norm"
+    if site.norm_placement != "none" and site.norm_kind:
+        norm += f" ({inert(site.norm_kind)})"
+    parts = [norm, skip]
+    if site.branch_scale not in (None, 1, 1.0):
+        parts.append(f"branch x{_scale(site.branch_scale)}")
+    if site.activation:
+        parts.append(inert(site.activation))
+    return ", ".join(parts)
+
+
+def _scale(scale: float | str | None) -> str:
+    return inert(scale) if isinstance(scale, str) else format_number(scale).rstrip("0").rstrip(".")

@@ -1,0 +1,63 @@
+"""Loss curves on one shared axis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from kilolayer.report.grid import run_series
+from kilolayer.report.panel import rounded
+from kilolayer.report.scale import scale_label, ticks
+from kilolayer.report.thin import thin_curve
+from kilolayer.report.view import RunView
+
+MAX_DECADES = 3.0
+LOG_FROM_DECADES = 1.5
+
+
+class LossAxis:
+    """The loss axis that all runs share, so that their curves can be compared.
+
+    Logarithmic where the losses span more than :data:`LOG_FROM_DECADES` decades; a loss that explodes reaches at
+    most :data:`MAX_DECADES` above the lowest, beyond that its curve leaves the picture.
+    """
+
+    def __init__(self, runs: Sequence[RunView]):
+        finite = [losses[np.isfinite(losses)] for _, losses in (run_series(run.recording, "loss") for run in runs)]
+        values = np.concatenate([np.zeros(0), *finite]).astype(np.float64)
+        low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 1.0)
+        self.log = low > 0 and np.log10(high / low) > LOG_FROM_DECADES
+        if self.log:
+            low, high = np.log10(low), min(np.log10(high), np.log10(low) + MAX_DECADES)
+        elif low >= 0:
+            low = 0.0
+        high = high if high > low else low + 1.0
+        self.low, self.high = float(low - 0.04 * (high - low)), float(high + 0.06 * (high - low))
+
+    def place(self, losses: np.ndarray) -> np.ndarray:
+        """Losses on the axis (log10 or as they are)."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.log10(losses.astype(np.float64)) if self.log else losses.astype(np.float64)
+
+    def ticks(self) -> tuple[list[float], list[str]]:
+        """Positions and texts of the axis's ticks."""
+        places = ticks(self.low, self.high, log=self.log)
+        return places, [scale_label(place, log=self.log) for place in places]
+
+
+def loss_panel(run: RunView, axis: LossAxis, nonfinite_step: int | None, *, limit: int) -> dict[str, Any] | None:
+    """The loss curve of a run as data for ``report.js``; ``None`` where no loss was recorded."""
+    steps, losses = run_series(run.recording, "loss")
+    if not len(steps):
+        return None
+    kept = thin_curve(losses.astype(np.float64), limit)
+    return {
+        "x": steps[kept].tolist(),
+        "y": rounded(axis.place(losses[kept])),
+        "log": axis.log,
+        "y_range": [axis.low, axis.high],
+        "y_ticks": list(axis.ticks()),
+        "nonfinite_step": nonfinite_step,
+    }

@@ -1,0 +1,174 @@
+"""One drawing of the HTML report: a quantity of a run over steps and depth, as data for ``report.js``."""
+
+from __future__ import annotations
+
+import base64
+import math
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from kilolayer.report.grid import Grid
+from kilolayer.report.numbers import prediction_text
+from kilolayer.report.scale import ColorScale, depth_ticks, scale_label, ticks, widen
+from kilolayer.report.text import NAME_LIMIT, inert
+from kilolayer.report.thin import chosen_steps, thin_curve, thin_grid
+from kilolayer.report.view import Prediction
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much one panel may hold, so that the whole file stays small however many runs it shows."""
+
+    rows: int
+    cells: int
+    points: int
+
+    @classmethod
+    def share(cls, num_panels: int) -> Budget:
+        """The share of one panel of what a file holds: 560,000 cells and 40,000 points of curves in all."""
+        cells = 560_000 // max(num_panels, 1)
+        return cls(min(max(math.isqrt(cells), 24), 256), cells, max(8_000 // max(num_panels, 1), 24))
+
+    def columns(self, num_rows: int) -> int:
+        """How many columns a panel with this many rows may have."""
+        return min(max(self.cells // num_rows, 24), 512)
+
+
+@dataclass
+class Names:
+    """Site names, each stored once: panels refer to them by number."""
+
+    texts: list[str] = field(default_factory=list)
+    _number: dict[str, int] = field(default_factory=dict)
+
+    def number(self, name: str) -> int:
+        """The number of a name, made inert when first seen."""
+        if name not in self._number:
+            self._number[name] = len(self.texts)
+            self.texts.append(inert(name, limit=NAME_LIMIT))
+        return self._number[name]
+
+
+def depth_panel(
+    grid: Grid, prediction: Prediction | None, scale: ColorScale, *, names: Names, budget: Budget
+) -> dict[str, Any]:
+    """Heat map and curves of one quantity.
+
+    Positions along the depth count sites from 0; columns lie at their steps. Values are on their scale (log10
+    or as they are), so that the drawing computes nothing but the text it shows.
+    """
+    num_rows = min(len(grid.sites), budget.rows)
+    cells = thin_grid(grid, max_rows=num_rows, max_columns=budget.columns(num_rows))
+    bounds = step_bounds(grid.steps)
+    labels = depth_ticks(grid.block_numbers)
+    curves = _curves(grid, budget.points)
+    predicted = _predicted(grid, prediction, budget.points)
+    low, high = _reach(curves, predicted, scale)
+    places = ticks(low, high, log=grid.quantity.log)
+    return {
+        "log": grid.quantity.log,
+        "title": grid.quantity.title,
+        "scale": [scale.low, scale.high],
+        "codes": base64.b64encode(cells.codes.astype("<u2").tobytes()).decode(),
+        "low": cells.low,
+        "high": cells.high,
+        "x_edges": bounds[cells.step_edges].tolist(),
+        "y_edges": (cells.site_edges - 0.5).tolist(),
+        "step_spans": _spans(grid.steps, cells.step_edges),
+        "row_sites": [[names.number(grid.sites[i].name), names.number(grid.sites[j - 1].name)]
+                      for i, j in pairwise(cells.site_edges)],
+        "row_predicted": _row_predictions(grid, prediction, cells.site_edges),
+        "blocks": _block_spans(grid),
+        "y_ticks": [labels, [str(grid.block_numbers[index]) for index in labels]],
+        "points": len(set(grid.block_numbers)) < len(grid.sites),
+        "curves": curves,
+        "predicted": predicted,
+        "x_range": [low, high],
+        "x_ticks": [places, [scale_label(place, log=grid.quantity.log) for place in places]],
+        "nonfinite_step": grid.first_nonfinite_step,
+    }  # fmt: skip
+
+
+def step_bounds(steps: np.ndarray) -> np.ndarray:
+    """Where a step's column begins and ends, midway between recorded steps: shape ``(num_steps + 1,)``."""
+    middles = (steps[:-1] + steps[1:]) / 2
+    first, last = (0.5, 0.5) if len(steps) < 2 else (middles[0] - steps[0], steps[-1] - middles[-1])
+    return np.concatenate([[steps[0] - first], middles, [steps[-1] + last]])
+
+
+def _spans(steps: np.ndarray, edges: np.ndarray) -> list[list[int]]:
+    return [[int(steps[i]), int(steps[j - 1])] for i, j in pairwise(edges)]
+
+
+def _block_spans(grid: Grid) -> list[list[float]]:
+    """``[block number, from, to]`` along the depth, for the selection of a block."""
+    spans: dict[int, list[float]] = {}
+    for place, block in enumerate(grid.block_numbers):
+        span = spans.setdefault(block, [place - 0.5, place + 0.5])
+        span[1] = place + 0.5
+    return [[block, *span] for block, span in spans.items()]
+
+
+def _curves(grid: Grid, limit: int) -> list[dict[str, Any]]:
+    curves = []
+    for index in chosen_steps(grid.steps, grid.first_nonfinite_step):
+        values = grid.scaled[index]
+        places = thin_curve(values, limit)
+        curves.append({"step": int(grid.steps[index]), "y": places.tolist(), "x": rounded(values[places])})
+    return curves
+
+
+def on_scale(values: np.ndarray, grid: Grid) -> np.ndarray:
+    """Predicted values on the scale of a grid; NaN where they do not lie on it."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.log10(values) if grid.quantity.log else np.asarray(values)
+
+
+def predicted_at(grid: Grid, prediction: Prediction) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Where a prediction lies along the depth of a grid, and its value, low and high on the grid's scale."""
+    place = {site.name: index for index, site in enumerate(grid.sites)}
+    known = [index for index, name in enumerate(prediction.sites) if name in place]
+    places = np.array([place[prediction.sites[index]] for index in known], dtype=int)
+    order = np.argsort(places, kind="stable")
+    kept = np.array(known, dtype=int)[order]
+    arrays = {"value": prediction.value, "low": prediction.low, "high": prediction.high}
+    return places[order], {name: on_scale(array[kept], grid) for name, array in arrays.items() if array is not None}
+
+
+def _predicted(grid: Grid, prediction: Prediction | None, limit: int) -> dict[str, Any] | None:
+    if prediction is None:
+        return None
+    places, arrays = predicted_at(grid, prediction)
+    if not len(places):
+        return None
+    kept = thin_curve(arrays["value"], limit)
+    return {"y": places[kept].tolist(), **{name: rounded(array[kept]) for name, array in arrays.items()}}
+
+
+def _row_predictions(grid: Grid, prediction: Prediction | None, edges: np.ndarray) -> list[str]:
+    """What theory expects at the first site of each row at step 0, as text."""
+    if prediction is None:
+        return []
+    return [prediction_text(prediction, grid.sites[first].name) for first in edges[:-1]]
+
+
+def _reach(curves: list[dict[str, Any]], predicted: dict[str, Any] | None, scale: ColorScale) -> tuple[float, float]:
+    """The range the curves of a panel need; the color scale's where none has a point."""
+    drawn = [curve["x"] for curve in curves]
+    if predicted is not None:
+        drawn += [predicted[name] for name in ("value", "low", "high") if name in predicted]
+    points = [point for values in drawn for point in values if point is not None]
+    if not points:
+        return scale.low, scale.high
+    low, high = min(points), max(points)
+    low, high = widen(low, high) if scale.log else (low, high if high > low else low + 1.0)
+    margin = 0.04 * (high - low)
+    return low - margin, high + margin
+
+
+def rounded(values: np.ndarray) -> list[float | None]:
+    """Values for a file, to six digits; ``None`` where not finite."""
+    return [float(f"{value:.6g}") if np.isfinite(value) else None for value in values]

@@ -1,0 +1,273 @@
+(function () {
+  "use strict";
+
+  const data = JSON.parse(document.getElementById("report-data").textContent);
+  const NONFINITE = 1, ZERO = 2, FIRST = 3, LAST = 65535;
+  const VIRIDIS = ["#440154", "#482475", "#414487", "#355f8d", "#2a788e", "#21918c", "#22a884", "#44bf70", "#7ad151",
+    "#bddf26", "#fde725"].map((color, index) => [index / 10, color]);
+  const RED = "#d7263d";
+  const GRAY = "#8a8f98";
+  const CURVES = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9"];
+  const DASHES = ["solid", "dash", "dot", "dashdot", "longdash"];
+  const SYMBOLS = ["circle", "diamond", "square", "triangle-up", "cross"];
+  const CONFIG = { displayModeBar: false, responsive: true, doubleClick: "reset" };
+  let selected = null;
+
+  // Plotly reads a little HTML in every text it is given; names must stay names.
+  function inert(text) {
+    return String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+  }
+
+  function number(value) {
+    if (value === 0) return "0";
+    const size = Math.abs(value);
+    if (size < 1e-3 || size >= 1e4) return value.toExponential(2).replace("e+", "e");
+    return value.toPrecision(3).includes("e") ? value.toFixed(0) : value.toPrecision(3);
+  }
+
+  function fromScale(position, panel) {
+    return number(panel.log ? Math.pow(10, position) : position);
+  }
+
+  function span(first, last) {
+    return first === last ? String(first) : first + " to " + last;
+  }
+
+  function decode(panel) {
+    const bytes = Uint8Array.from(atob(panel.codes), (character) => character.charCodeAt(0));
+    const view = new DataView(bytes.buffer);
+    const width = panel.step_spans.length, height = panel.row_sites.length;
+    const scale = (panel.high - panel.low) / (LAST - FIRST);
+    const z = [], bad = [], text = [], marks = { x: [], y: [] };
+    const stride = Math.max(1, Math.ceil(Math.max(width, height) / 12));
+    let anyBad = false;
+    for (let row = 0; row < height; row++) {
+      z.push([]); bad.push([]); text.push([]);
+      for (let column = 0; column < width; column++) {
+        const code = view.getUint16(2 * (row * width + column), true);
+        let value = null, words = "not recorded";
+        if (code >= FIRST) {
+          value = panel.low + (code - FIRST) * scale;
+          words = fromScale(value, panel);
+        } else if (code === ZERO) {
+          value = panel.scale[0];
+          words = "0";
+        } else if (code === NONFINITE) {
+          words = "non-finite";
+          anyBad = true;
+        }
+        z[row].push(value);
+        bad[row].push(code === NONFINITE ? 1 : null);
+        text[row].push(hoverText(panel, row, column, words));
+      }
+    }
+    if (anyBad) crosses(panel, bad, marks, stride);
+    return { z, bad: anyBad ? bad : null, text, marks };
+  }
+
+  // A cross in the middle of every patch of non-finite cells: color alone tells nobody who cannot see it.
+  function crosses(panel, bad, marks, stride) {
+    for (let top = 0; top < bad.length; top += stride) {
+      for (let left = 0; left < bad[0].length; left += stride) {
+        const found = [];
+        for (let row = top; row < Math.min(top + stride, bad.length); row++)
+          for (let column = left; column < Math.min(left + stride, bad[0].length); column++)
+            if (bad[row][column]) found.push([row, column]);
+        if (!found.length) continue;
+        const [row, column] = found[Math.floor(found.length / 2)];
+        marks.x.push((panel.x_edges[column] + panel.x_edges[column + 1]) / 2);
+        marks.y.push((panel.y_edges[row] + panel.y_edges[row + 1]) / 2);
+      }
+    }
+  }
+
+  function hoverText(panel, row, column, words) {
+    const [first, last] = panel.row_sites[row].map((index) => data.names[index]);
+    const steps = panel.step_spans[column];
+    const thinned = first !== last || steps[0] !== steps[1];
+    const lines = [inert(span(first, last)), "step " + span(steps[0], steps[1]),
+      (thinned ? "most extreme: " : "") + words];
+    if (steps[0] === 0 && panel.row_predicted.length && panel.row_predicted[row] !== "-")
+      lines.push("predicted at step 0: " + panel.row_predicted[row]);
+    return lines.join("<br>");
+  }
+
+  function siteAt(panel, place) {
+    const row = panel.y_edges.findIndex((edge) => edge > place) - 1;
+    const [first, last] = panel.row_sites[Math.max(row, 0)].map((index) => data.names[index]);
+    return inert(span(first, last));
+  }
+
+  function heatTraces(panel) {
+    const cells = decode(panel);
+    const common = { type: "heatmap", x: panel.x_edges, y: panel.y_edges, showscale: false, xaxis: "x", yaxis: "y" };
+    const traces = [Object.assign({}, common, {
+      z: cells.z, zmin: panel.scale[0], zmax: panel.scale[1], colorscale: VIRIDIS, text: cells.text, hoverinfo: "text",
+      hoverongaps: true,
+    })];
+    if (cells.bad) {
+      traces.push(Object.assign({}, common, {
+        z: cells.bad, zmin: 0, zmax: 1, colorscale: [[0, RED], [1, RED]], text: cells.text, hoverinfo: "text",
+        hoverongaps: false,
+      }));
+      traces.push({
+        type: "scatter", mode: "markers", x: cells.marks.x, y: cells.marks.y, hoverinfo: "skip", showlegend: false,
+        marker: { symbol: "x-thin", size: 6, color: "#ffffff", line: { color: "#ffffff", width: 1.5 } },
+      });
+    }
+    return traces;
+  }
+
+  function curveTraces(panel) {
+    // Several matrices per block differ by design: a line through them would only draw the zigzag.
+    const mode = panel.points || panel.y_edges.length < 3 ? "markers" : "lines";
+    const place = { type: "scatter", xaxis: "x2", yaxis: "y", mode };
+    const traces = [];
+    const theory = panel.predicted;
+    if (theory && theory.low) {
+      traces.push(Object.assign({}, place, {
+        x: theory.low.concat(theory.high.slice().reverse()), y: theory.y.concat(theory.y.slice().reverse()),
+        mode: "lines", fill: "toself", fillcolor: "rgba(138, 143, 152, 0.35)", line: { width: 0, color: GRAY },
+        name: "predicted band", hoverinfo: "skip", showlegend: false,
+      }));
+    }
+    if (theory) {
+      traces.push(Object.assign({}, place, {
+        x: theory.value, y: theory.y, line: { color: GRAY, width: 3 }, marker: { color: GRAY, size: 7 },
+        name: "predicted", hoverinfo: "text",
+        text: theory.y.map((y, index) => theory.value[index] === null ? "" :
+          siteAt(panel, y) + "<br>predicted at step 0: " + fromScale(theory.value[index], panel)),
+      }));
+    }
+    panel.curves.forEach((curve, index) => {
+      traces.push(Object.assign({}, place, {
+        x: curve.x, y: curve.y, line: { color: CURVES[index], dash: DASHES[index], width: 1.8 },
+        marker: { color: CURVES[index], symbol: SYMBOLS[index], size: 3.5 },
+        name: "step " + curve.step, hoverinfo: "text",
+        text: curve.y.map((y, point) => curve.x[point] === null ? "" :
+          siteAt(panel, y) + "<br>step " + curve.step + "<br>" + fromScale(curve.x[point], panel)),
+      }));
+    });
+    return traces;
+  }
+
+  function nonfiniteLine(step, axes) {
+    return Object.assign({ type: "line", x0: step, x1: step, line: { color: RED, width: 2, dash: "dash" } }, axes);
+  }
+
+  function selectionShapes(panel) {
+    const found = selected === null ? null : panel.blocks.find((one) => one[0] === selected);
+    if (!found) return [];
+    const line = { color: RED, width: 1.5 };
+    return [{ type: "rect", xref: "paper", x0: 0, x1: 1, yref: "y", y0: found[1], y1: found[2], line,
+      fillcolor: "rgba(215, 38, 61, 0.18)" }];
+  }
+
+  function baseLayout() {
+    return {
+      margin: { l: 44, r: 8, t: 8, b: 62 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+      font: { size: 11, family: "system-ui, sans-serif" }, hovermode: "closest", dragmode: false,
+      legend: { orientation: "h", itemsizing: "constant", x: 1, xanchor: "right", y: -0.2, yanchor: "top", font: { size: 10 } },
+    };
+  }
+
+  function axis(title, extra) {
+    return Object.assign({ title: { text: title, standoff: 4, font: { size: 11 } }, zeroline: false, fixedrange: true,
+      ticks: "", automargin: false }, extra);
+  }
+
+  function drawDepth(element, panel) {
+    const ends = panel.y_edges, columns = panel.x_edges;
+    const layout = Object.assign(baseLayout(), {
+      xaxis: axis("step", { domain: [0, 0.6], range: [columns[0], columns[columns.length - 1]], showgrid: false,
+        nticks: 4, tickformat: "d" }),
+      xaxis2: axis(panel.title, { domain: [0.66, 1], range: panel.x_range, tickmode: "array",
+        tickvals: panel.x_ticks[0], ticktext: panel.x_ticks[1] }),
+      yaxis: axis("block", { range: [ends[0], ends[ends.length - 1]], tickmode: "array", tickvals: panel.y_ticks[0],
+        ticktext: panel.y_ticks[1], showgrid: false }),
+      shapes: selectionShapes(panel),
+    });
+    Plotly.newPlot(element, heatTraces(panel).concat(curveTraces(panel)), layout, CONFIG);
+    element.on("plotly_click", (event) => {
+      const place = event.points[0].y;
+      const block = panel.blocks.find((one) => one[1] <= place && place < one[2]);
+      if (block) select(block[0]);
+    });
+  }
+
+  function drawLoss(element, panel) {
+    const bad = panel.nonfinite_step;
+    const layout = Object.assign(baseLayout(), {
+      margin: { l: 56, r: 12, t: 22, b: 40 }, showlegend: false,
+      xaxis: axis("step", { nticks: 6, tickformat: "d" }),
+      yaxis: axis("loss", { range: panel.y_range, tickmode: "array", tickvals: panel.y_ticks[0],
+        ticktext: panel.y_ticks[1] }),
+      shapes: bad === null ? [] : [nonfiniteLine(bad, { yref: "paper", y0: 0, y1: 1 })],
+      annotations: bad === null ? [] : [{ x: bad, y: 1, yref: "paper", yanchor: "bottom", showarrow: false,
+        text: "× non-finite at step " + bad, xanchor: "auto" }],
+    });
+    Plotly.newPlot(element, [{
+      type: "scatter", mode: panel.x.length > 1 ? "lines" : "markers", x: panel.x, y: panel.y,
+      line: { color: CURVES[0], width: 1.8 }, hoverinfo: "text",
+      text: panel.x.map((step, index) => panel.y[index] === null ? "" :
+        "step " + step + "<br>loss " + fromScale(panel.y[index], panel)),
+    }], layout, CONFIG);
+  }
+
+  function draw(element) {
+    if (element.dataset.drawn) return;
+    element.dataset.drawn = "yes";
+    const panel = data.panels[Number(element.dataset.panel)];
+    (element.dataset.kind === "loss" ? drawLoss : drawDepth)(element, panel);
+  }
+
+  function readout(panel) {
+    const found = panel.blocks.find((one) => one[0] === selected);
+    if (!found) return "";
+    const parts = panel.curves.map((curve) => {
+      const index = curve.y.findIndex((y) => found[1] <= y && y < found[2]);
+      const value = index < 0 ? null : curve.x[index];
+      return "step " + curve.step + ": " + (value === null ? "no value" : fromScale(value, panel));
+    });
+    const row = Math.max(panel.y_edges.findIndex((edge) => edge > found[1] + 0.25) - 1, 0);
+    const expected = panel.row_predicted.length && panel.row_predicted[row] !== "-" ?
+      ["predicted at step 0: " + panel.row_predicted[row]] : [];
+    return "Block " + selected + ": " + parts.concat(expected).join(", ");
+  }
+
+  function select(block) {
+    selected = block;
+    document.getElementById("block").value = block === null ? "" : block;
+    document.querySelectorAll(".plot[data-kind=depth]").forEach((element) => {
+      const panel = data.panels[Number(element.dataset.panel)];
+      if (element.dataset.drawn) Plotly.relayout(element, { shapes: selectionShapes(panel) });
+    });
+    document.querySelectorAll("[data-readout]").forEach((element) => {
+      element.textContent = selected === null ? "" : readout(data.panels[Number(element.dataset.readout)]);
+    });
+  }
+
+  function listen() {
+    const form = document.getElementById("select");
+    if (!form) return;
+    const input = document.getElementById("block");
+    input.addEventListener("input", () => {
+      const block = Number(input.value);
+      select(Number.isInteger(block) && block >= 1 && block <= Number(input.max) ? block : null);
+    });
+    document.getElementById("clear").addEventListener("click", () => select(null));
+    form.addEventListener("submit", (event) => event.preventDefault());
+    document.addEventListener("keydown", (event) => { if (event.key === "Escape") select(null); });
+  }
+
+  const plots = document.querySelectorAll(".plot");
+  const seen = new IntersectionObserver((entries) => {
+    entries.filter((entry) => entry.isIntersecting).forEach((entry) => {
+      seen.unobserve(entry.target);
+      draw(entry.target);
+    });
+  }, { rootMargin: "600px" });
+  plots.forEach((element) => seen.observe(element));
+  window.addEventListener("beforeprint", () => plots.forEach(draw));
+  listen();
+})();

@@ -1,0 +1,179 @@
+"""The verdict in a terminal: one screen, the sentence first, in 80 columns, with or without color."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from kilolayer.diagnosis.finding import Finding
+from kilolayer.report.facts import summary_labels
+from kilolayer.report.grid import Grid, GridReader
+from kilolayer.report.panel import predicted_at
+from kilolayer.report.quantity import quantities_of
+from kilolayer.report.sparkline import sparkline
+from kilolayer.report.table import SplitTable, render_table
+from kilolayer.report.text import NOT_RECORDED, format_number, format_range, format_sites, inert
+from kilolayer.report.view import Prediction, RunView
+
+SEVERITY_STYLES = {"error": "bold red", "warning": "bold yellow", "info": "bold cyan"}
+
+NAME_LIMIT = 60
+SPARKLINE_WIDTH = 24
+
+
+def render_verdict(
+    finding: Finding | None,
+    *,
+    examined: str = "",
+    seconds: float | None = None,
+    report: str = "",
+    explain: bool = False,
+) -> RenderableType:
+    """A root finding on one screen: the sentence, its numbers beside what they should be, rivals ruled out, remedy.
+
+    Args:
+        finding: the root finding; ``None`` for a healthy run, which gets one line.
+        examined: what was looked at, such as ``"64 blocks over 300 steps"``.
+        seconds: how long that took.
+        report: where the report is.
+        explain: whether ``kilolayer explain CODE`` exists to point to.
+
+    Example:
+        >>> from kilolayer.report.table import to_text
+        >>> print(to_text(render_verdict(None, examined="64 blocks over 300 steps", seconds=3.2)), end="")
+        ok  Nothing stands out in 64 blocks over 300 steps (3.20 s).
+    """
+    if finding is None:
+        return _healthy(examined, seconds, report)
+    lines: list[RenderableType] = [_headline(finding), _indented(inert(finding.message))]
+    for text in (_numbers(finding), _rivals(finding)):
+        if text:
+            lines.append(_indented(text))
+    if finding.remedy:
+        lines.append(_indented(f"Remedy: {inert(finding.remedy)}"))
+    if finding.consequences:
+        lines.append(_indented(_consequences(finding)))
+    pointers = [f"More: kilolayer explain {inert(finding.code)}"] if explain else []
+    pointers += [f"Report: {inert(report)}"] if report else []
+    if pointers:
+        lines.append(_indented("       ".join(pointers), style="dim"))
+    return Group(*lines)
+
+
+def _indented(text: str, style: str = "") -> Padding:
+    return Padding(Text(text, style=style, overflow="fold"), (0, 0, 0, 2))
+
+
+def _healthy(examined: str, seconds: float | None, report: str) -> Text:
+    where = f" in {inert(examined)}" if examined else ""
+    took = f" ({format_number(seconds)} s)" if seconds is not None else ""
+    line = Text("ok", style="bold green", overflow="fold")
+    line.append(f"  Nothing stands out{where}{took}.", style="not bold default")
+    if report:
+        line.append(f"  Report: {inert(report)}", style="not bold default")
+    return line
+
+
+def _headline(finding: Finding) -> Text:
+    line = Text(overflow="fold")
+    line.append(finding.severity, style=SEVERITY_STYLES[finding.severity])
+    line.append(f" {inert(finding.code)}  ")
+    line.append(inert(finding.cause), style="bold")
+    sites = format_sites(finding.first_site, finding.last_site, limit=NAME_LIMIT)
+    if sites:
+        line.append(f"        {sites}", style="dim")
+    return line
+
+
+def _numbers(finding: Finding) -> str:
+    """Measured beside what it should be, and what the number is."""
+    if finding.measured is None:
+        return ""
+    expected = "" if finding.predicted is None else f", should be {format_number(finding.predicted)}"
+    meaning = f" ({inert(finding.formula)})" if finding.formula else ""
+    return f"Measured {format_number(finding.measured)}{expected}{meaning}."
+
+
+def _rivals(finding: Finding) -> str:
+    """``Not lr-too-high (update ratio 3e-3), not inputs-unscaled (RMS 1.0).``"""
+    ruled_out = [f"not {inert(rival.cause)} ({inert(rival.ruled_out_by)})" for rival in finding.rivals]
+    text = ", ".join(ruled_out)
+    return f"{text[:1].upper()}{text[1:]}." if text else ""
+
+
+def _consequences(finding: Finding) -> str:
+    causes = list(dict.fromkeys(f"{inert(one.code)} {inert(one.cause)}" for one in finding.consequences))
+    return f"Explains also: {', '.join(causes)}."
+
+
+def render_depth(run: RunView) -> SplitTable:
+    """What happened along the depth: one line per quantity at the first and the last recorded step.
+
+    Each line holds a sparkline from block 1 to the last (``x``: not finite) with its lowest and highest value. Where
+    theory predicts the curve of step 0, that stands in a line of its own.
+
+    Example:
+        >>> from kilolayer.recording import RecordingWriter
+        >>> from kilolayer.report.table import to_text
+        >>> "not recorded" in to_text(render_depth(RunView("run", RecordingWriter().close())))
+        True
+    """
+    rows: list[list[str]] = []
+    reader = GridReader(run.recording)
+    for quantity in quantities_of([run]):
+        grid = reader.read(quantity)
+        if grid is None:
+            rows.append([quantity.title, "-", NOT_RECORDED, "-"])
+            continue
+        prediction = run.prediction(quantity.role, quantity.stat)
+        if prediction is not None:
+            rows += _predicted_row(grid, prediction)
+        for index in sorted({0, len(grid.steps) - 1}):
+            line = _line(grid, grid.scaled[index], grid.nonfinite[index])
+            rows.append([quantity.title, f"step {grid.steps[index]}", line, _reach(grid.values[index])])
+    return render_table(["quantity", "when", "block 1 to last", "low to high"], rows)
+
+
+def _predicted_row(grid: Grid, prediction: Prediction) -> list[list[str]]:
+    places, arrays = predicted_at(grid, prediction)
+    if not len(places):
+        return []
+    value = arrays["value"]
+    reach = _reach(10.0**value if grid.quantity.log else value)
+    return [[grid.quantity.title, "theory", _line(grid, value), reach]]
+
+
+def _line(grid: Grid, scaled: np.ndarray, nonfinite: np.ndarray | None = None) -> str:
+    return sparkline(scaled, nonfinite, width=SPARKLINE_WIDTH, min_span=1.0 if grid.quantity.log else 0.1)
+
+
+def _reach(values: np.ndarray) -> str:
+    finite = values[np.isfinite(values)]
+    return format_range(finite.min(), finite.max()) if len(finite) else "no finite value"
+
+
+def render_runs(runs: Sequence[RunView], *, title: str = "") -> SplitTable:
+    """One line per run: its summary and the cause of its root finding.
+
+    Example:
+        >>> from kilolayer.recording import RecordingWriter
+        >>> from kilolayer.report.table import to_text
+        >>> run = RunView("prenorm", RecordingWriter().close(), summary={"loss": 0.31})
+        >>> print(to_text(render_runs([run])), end="")
+        run      loss   cause
+        ───────────────────────────────
+        prenorm  0.310  not evaluated
+    """
+    labels = summary_labels(runs)
+    rows = [[run.name, *(run.summary.get(label, NOT_RECORDED) for label in labels), _cause(run)] for run in runs]
+    return render_table(["run", *labels, "cause"], rows, title=title)
+
+
+def _cause(run: RunView) -> str:
+    if run.root is not None:
+        return run.root.cause
+    return "none" if run.was_examined else "not evaluated"

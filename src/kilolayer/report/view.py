@@ -1,0 +1,111 @@
+"""What a renderer is handed: runs with their recordings, findings, summaries and predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from kilolayer.diagnosis.finding import Finding
+from kilolayer.recording import Recording
+
+SummaryValue = str | float | int | None
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """What theory expects of one statistic along the depth at step 0.
+
+    Args:
+        role: role of the rows it is compared with, such as ``"activation"``.
+        stat: their statistic, such as ``"rms"``.
+        sites: names of the sites, in order of depth.
+        value: expected value per site, shape ``(num_sites,)``.
+        low: lower end of the band, same shape; ``None`` where theory gives a value only.
+        high: upper end of the band, same shape; ``None`` likewise.
+
+    Raises:
+        ValueError: an array without one number per site, or half a band.
+
+    Example:
+        >>> curve = Prediction("activation", "rms", ("blocks.0", "blocks.1"), np.array([1.0, 0.71]))
+        >>> curve.at("blocks.1")
+        0.71
+    """
+
+    role: str
+    stat: str
+    sites: tuple[str, ...]
+    value: np.ndarray
+    low: np.ndarray | None = None
+    high: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sites", tuple(self.sites))
+        if (self.low is None) != (self.high is None):
+            raise ValueError("a band needs low and high; got one of them")
+        for name in ("value", "low", "high"):
+            given = getattr(self, name)
+            if given is None:
+                continue
+            array = np.asarray(given, dtype=np.float64)
+            if array.shape != (len(self.sites),):
+                raise ValueError(
+                    f"{name} of a prediction has shape {array.shape}; give one number per site, {len(self.sites)}"
+                )
+            object.__setattr__(self, name, array)
+
+    def at(self, site: str) -> float | None:
+        """The value expected at a site; ``None`` where the prediction has none."""
+        return float(self.value[self.sites.index(site)]) if site in self.sites else None
+
+
+@dataclass(frozen=True, eq=False)
+class RunView:
+    """One run as people look at it.
+
+    Args:
+        name: label, such as ``"prenorm  lr 0.05  seed 0"``.
+        recording: what was measured.
+        root: the root finding; ``None`` when there is none.
+        findings: all findings.
+        summary: ordered label -> value: loss, accuracy, seconds, outcome.
+        predictions: theory's curves along the depth at step 0.
+
+    Example:
+        >>> from kilolayer.recording import RecordingWriter
+        >>> run = RunView("prenorm", RecordingWriter().close())
+        >>> run.was_examined
+        False
+    """
+
+    name: str
+    recording: Recording
+    root: Finding | None = None
+    findings: tuple[Finding, ...] = ()
+    summary: Mapping[str, SummaryValue] = field(default_factory=dict)
+    predictions: tuple[Prediction, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "findings", tuple(self.findings))
+        object.__setattr__(self, "predictions", tuple(self.predictions))
+        object.__setattr__(self, "summary", dict(self.summary))
+
+    @property
+    def was_examined(self) -> bool:
+        """Whether a missing finding means anything: an empty recording is not a healthy one."""
+        return self.root is not None or bool(self.findings) or len(self.recording) > 0
+
+    @property
+    def other_findings(self) -> tuple[Finding, ...]:
+        """The findings that are neither the root nor folded under it."""
+        folded = () if self.root is None else (self.root, *self.root.consequences)
+        return tuple(finding for finding in self.findings if finding not in folded)
+
+    def prediction(self, role: str, stat: str) -> Prediction | None:
+        """The prediction for one role and statistic."""
+        for prediction in self.predictions:
+            if (prediction.role, prediction.stat) == (role, stat):
+                return prediction
+        return None
