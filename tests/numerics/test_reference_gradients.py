@@ -69,7 +69,7 @@ def check_layer(layer: Layer, x: np.ndarray, rng: np.random.Generator) -> None:
 
 # From three features or samples on: with two, a norm returns +-1 and its derivative is all but zero.
 @pytest.mark.parametrize("name", LAYERS)
-@settings(max_examples=10, deadline=None, derandomize=True)
+@settings(max_examples=10)
 @given(batch=st.integers(3, 6), width=st.integers(3, 7), seed=st.integers(0, 2**32 - 1))
 def test_layer_gradients(name: str, batch: int, width: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -80,7 +80,7 @@ def test_layer_gradients(name: str, batch: int, width: int, seed: int) -> None:
     check_layer(layer, rng.normal(size=(batch, width)), rng)
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=25)
 @given(batch=st.integers(1, 6), num_classes=st.integers(2, 7), seed=st.integers(0, 2**32 - 1))
 def test_cross_entropy_gradient(batch: int, num_classes: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -115,7 +115,7 @@ def test_network_gradients(scheme: str, norm: str) -> None:
     check_network(scheme, norm, width=5, num_blocks=3, seed=7)
 
 
-@settings(max_examples=10, deadline=None, derandomize=True)
+@settings(max_examples=10)
 @given(
     scheme=st.sampled_from(buildable_schemes()),
     norm=st.sampled_from(sorted(NORMS)),

@@ -79,7 +79,7 @@ def load_data(name_or_path: str, *, folder: Path | None = None) -> Dataset:
         found = locate(name_or_path, folder=folder)
         return _build(name_or_path, load_idx_folder(found), origin=str(found), num_classes=NUM_CLASSES)
     path = Path(name_or_path).expanduser()
-    if path.is_dir():
+    if name_or_path and path.is_dir():
         return _build(name_or_path, load_idx_folder(path))
     if path.is_file():
         return _load_npz(path, name_or_path)
@@ -127,7 +127,7 @@ def _load_npz(path: Path, name: str) -> Dataset:
 def _read_npz(path: Path, name: str) -> dict[str, np.ndarray]:
     """The arrays of an archive; those that are not read stand empty under their names."""
     if not zipfile.is_zipfile(path):
-        raise ValueError(f"{name} is not a complete .npz file; save x and y with numpy.savez")
+        raise ValueError(f"{name} is not a complete .npz file; save x and y with numpy.savez, or name a folder")
     try:
         with np.load(path, allow_pickle=False) as archive:
             return {key: np.asarray(archive[key]) if key in ARRAYS else np.empty(0) for key in archive.files}

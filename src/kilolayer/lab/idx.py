@@ -37,10 +37,9 @@ def load_idx_folder(folder: Path) -> Samples:
     """
     paths = {name: find_idx(folder, name) for name in IDX_FILES}
     if missing := [name for name, path in paths.items() if path is None]:
-        raise FileNotFoundError(
-            f"{folder} has no {' and no '.join(missing)} (raw or .gz); "
-            f"a folder of IDX files holds {', '.join(IDX_FILES)}"
-        )
+        if len(missing) == len(IDX_FILES):
+            raise FileNotFoundError(f"{folder} holds no IDX files; put {', '.join(IDX_FILES)} (raw or .gz) there")
+        raise FileNotFoundError(f"{folder} has no {' and no '.join(missing)} (raw or .gz) beside the other IDX files")
     found = [path for path in paths.values() if path is not None]
     x_train, y_train, x_test, y_test = (
         read_idx(path, dimensions=3 if "images" in name else 1)
