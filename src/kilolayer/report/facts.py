@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kilolayer.recording import Recording, Site
-from kilolayer.report.text import NOT_RECORDED, format_number, format_value, inert
+from kilolayer.report.text import NOT_RECORDED, format_number, format_value, inert, trimmed
 from kilolayer.report.view import RunView
 
 MAX_FACTS = 200
@@ -59,17 +59,16 @@ def structure_sentence(recording: Recording) -> str:
 
 
 def _describe_block(site: Site) -> str:
-    skip = "no skip" if site.skip_scale is None else f"skip x{_scale(site.skip_scale)}"
     norm = "no norm" if site.norm_placement == "none" else f"{inert(site.norm_placement)} norm"
     if site.norm_placement != "none" and site.norm_kind:
         norm += f" ({inert(site.norm_kind)})"
-    parts = [norm, skip]
+    parts = [norm, "no skip" if site.skip_scale is None else _scaled("skip", site.skip_scale)]
     if site.branch_scale not in (None, 1, 1.0):
-        parts.append(f"branch x{_scale(site.branch_scale)}")
+        parts.append(_scaled("branch", site.branch_scale))
     if site.activation:
         parts.append(inert(site.activation))
     return ", ".join(parts)
 
 
-def _scale(scale: float | str | None) -> str:
-    return inert(scale) if isinstance(scale, str) else format_number(scale).rstrip("0").rstrip(".")
+def _scaled(what: str, scale: float | str | None) -> str:
+    return f"{inert(scale)} {what}" if isinstance(scale, str) else f"{what} x{trimmed(format_number(scale))}"

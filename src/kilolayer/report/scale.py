@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kilolayer.report.grid import Grid
-from kilolayer.report.text import format_number
+from kilolayer.report.text import format_number, trimmed
 
 VIRIDIS = (
     "#440154", "#482475", "#414487", "#355f8d", "#2a788e", "#21918c",
@@ -45,15 +45,11 @@ class ColorScale:
 def scale_label(position: float, *, log: bool) -> str:
     """The number at a position on a (log10) scale."""
     if not log:
-        return _trimmed(format_number(position))
+        return trimmed(format_number(position))
     if abs(position - round(position)) < 1e-9 and not -3 <= position < 4:
         return f"1e{round(position)}"
     number = 10.0**position if position < 308 else math.inf
-    return _trimmed(format_number(float(f"{number:.1e}"), digits=2 if abs(position) < 3 else 3))
-
-
-def _trimmed(text: str) -> str:
-    return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
+    return trimmed(format_number(float(f"{number:.1e}"), digits=2 if abs(position) < 3 else 3))
 
 
 def shared_scale(grids: Sequence[Grid]) -> ColorScale:

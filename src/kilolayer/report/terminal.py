@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from rich.console import Group, RenderableType
-from rich.padding import Padding
+from rich.console import Console
 from rich.text import Text
 
 from kilolayer.diagnosis.finding import Finding
@@ -32,7 +31,8 @@ def render_verdict(
     seconds: float | None = None,
     report: str = "",
     explain: bool = False,
-) -> RenderableType:
+    width: int = 80,
+) -> Text:
     """A root finding on one screen: the sentence, its numbers beside what they should be, rivals ruled out, remedy.
 
     Args:
@@ -41,45 +41,46 @@ def render_verdict(
         seconds: how long that took.
         report: where the report is.
         explain: whether ``kilolayer explain CODE`` exists to point to.
+        width: columns to wrap at.
+
+    Returns:
+        lines without an end of line after the last; ``.plain`` is the text without styles.
 
     Example:
-        >>> from kilolayer.report.table import to_text
-        >>> print(to_text(render_verdict(None, examined="64 blocks over 300 steps", seconds=3.2)), end="")
+        >>> print(render_verdict(None, examined="64 blocks over 300 steps", seconds=3.2).plain)
         ok  Nothing stands out in 64 blocks over 300 steps (3.20 s).
     """
     if finding is None:
-        return _healthy(examined, seconds, report)
-    lines: list[RenderableType] = [_headline(finding), _indented(inert(finding.message))]
-    for text in (_numbers(finding), _rivals(finding)):
-        if text:
-            lines.append(_indented(text))
+        return _wrapped([_healthy(examined, seconds, report)], width)
+    lines = [_headline(finding), Text(inert(finding.message)), Text(_numbers(finding)), Text(_rivals(finding))]
     if finding.remedy:
-        lines.append(_indented(f"Remedy: {inert(finding.remedy)}"))
+        lines.append(Text(f"Remedy: {inert(finding.remedy)}"))
     if finding.consequences:
-        lines.append(_indented(_consequences(finding)))
+        lines.append(Text(_consequences(finding)))
     pointers = [f"More: kilolayer explain {inert(finding.code)}"] if explain else []
     pointers += [f"Report: {inert(report)}"] if report else []
-    if pointers:
-        lines.append(_indented("       ".join(pointers), style="dim"))
-    return Group(*lines)
+    lines.append(Text("       ".join(pointers), style="dim"))
+    return _wrapped([line for line in lines if line.plain], width)
 
 
-def _indented(text: str, style: str = "") -> Padding:
-    return Padding(Text(text, style=style, overflow="fold"), (0, 0, 0, 2))
+def _wrapped(paragraphs: Sequence[Text], width: int) -> Text:
+    """Paragraphs under each other; every line but the very first is indented by two."""
+    console = Console(width=width, color_system=None)
+    lines = [line for text in paragraphs for line in text.wrap(console, width - 2, overflow="fold")]
+    for line in lines:
+        line.rstrip()
+    return Text("\n  ").join(lines)
 
 
 def _healthy(examined: str, seconds: float | None, report: str) -> Text:
     where = f" in {inert(examined)}" if examined else ""
     took = f" ({format_number(seconds)} s)" if seconds is not None else ""
-    line = Text("ok", style="bold green", overflow="fold")
-    line.append(f"  Nothing stands out{where}{took}.", style="not bold default")
-    if report:
-        line.append(f"  Report: {inert(report)}", style="not bold default")
-    return line
+    where_report = f"  Report: {inert(report)}" if report else ""
+    return Text.assemble(("ok", "bold green"), f"  Nothing stands out{where}{took}.{where_report}")
 
 
 def _headline(finding: Finding) -> Text:
-    line = Text(overflow="fold")
+    line = Text()
     line.append(finding.severity, style=SEVERITY_STYLES[finding.severity])
     line.append(f" {inert(finding.code)}  ")
     line.append(inert(finding.cause), style="bold")

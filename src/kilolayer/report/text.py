@@ -86,6 +86,16 @@ def format_number(value: Any, *, digits: int = 3) -> str:
     return f"{number:.{decimals}f}"
 
 
+def trimmed(number: str) -> str:
+    """A formatted number without the zeros after its point: where exactness is meant, not precision.
+
+    Example:
+        >>> trimmed("0.0500"), trimmed("1.00"), trimmed("100"), trimmed("1.0e9")
+        ('0.05', '1', '100', '1.0e9')
+    """
+    return number.rstrip("0").rstrip(".") if "." in number and "e" not in number else number
+
+
 def format_range(low: Any, high: Any, *, digits: int = 2) -> str:
     """A range such as ``0.21-0.35``, or the one number where both ends read the same.
 

@@ -1,0 +1,70 @@
+"""Facts as text, and what the site table says of the structure."""
+
+from report_runs import HOSTILE, empty, recording, sites
+
+from kilolayer.recording import Recording, RecordingWriter
+from kilolayer.report.facts import MAX_FACTS, flatten, shared_and_differing, structure_sentence, summary_labels
+from kilolayer.report.view import RunView
+
+
+def run(name="run", **facts):
+    return RunView(name, recording(lambda block, step: 1.0, steps=[0], num_blocks=1, facts=facts))
+
+
+def structure(table):
+    return structure_sentence(Recording(RecordingWriter().close().rows, table, {}))
+
+
+def test_nested_facts_become_dotted_names():
+    assert flatten({"optimizer": {"name": "SGD", "lr": 0.05}, "batch": [128, 784], "none": {}}) == {
+        "optimizer.name": "SGD",
+        "optimizer.lr": "0.0500",
+        "batch": "128, 784",
+        "none": "{}",
+    }
+
+
+def test_facts_are_inert_and_bounded():
+    flat = flatten({HOSTILE: {HOSTILE: HOSTILE}, **{f"fact {index}": index for index in range(500)}})
+    assert len(flat) == MAX_FACTS
+    assert not any(character in text for pair in flat.items() for text in pair for character in "\x1b\u202e\x07")
+
+
+def test_shared_facts_are_told_apart_from_differing_ones():
+    shared, differing = shared_and_differing([run(torch="2.13", lr=0.5), run(torch="2.13", lr=0.05, extra=1)])
+    assert shared == {"torch": "2.13"}
+    assert differing == {"lr": ["0.500", "0.0500"], "extra": ["not recorded", "1"]}
+    assert shared_and_differing([]) == ({}, {})
+
+
+def test_labels_of_all_summaries_in_order():
+    first, second = empty(), empty()
+    first.summary.update(loss=1.0, outcome="trains")
+    second.summary.update(loss=1.0, seconds=3.0)
+    assert summary_labels([first, second]) == ["loss", "outcome", "seconds"]
+
+
+def test_the_structure_of_equal_blocks_is_one_phrase():
+    table = sites(64, norm_placement="post", norm_kind="layer", skip_scale=2.8284, activation="relu")
+    assert structure(table) == "64 blocks: post norm (layer), skip x2.83, relu"
+    assert structure(sites(1)) == "1 block: no norm, no skip"
+    assert structure(sites(2, norm_placement="pre", skip_scale=1.0, branch_scale=0.5)) == (
+        "2 blocks: pre norm, skip x1, branch x0.5"
+    )
+    assert structure(sites(2, skip_scale=100.0, branch_scale="learned")) == (
+        "2 blocks: no norm, skip x100, learned branch"
+    )
+
+
+def test_different_blocks_are_counted():
+    table = [
+        *sites(5, skip_scale=1.0),
+        *sites(3, norm_placement="pre", skip_scale=1.0),
+        *sites(2),
+        *sites(1, activation="relu"),
+    ]
+    assert structure(table) == "11 blocks: 5 x no norm, skip x1; 3 x pre norm, skip x1; 2 x no norm, no skip; 1 x other"
+
+
+def test_no_site_table_no_structure():
+    assert structure([]) == "structure not recorded"

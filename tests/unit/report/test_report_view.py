@@ -1,0 +1,48 @@
+"""What a renderer is handed."""
+
+import numpy as np
+import pytest
+from report_runs import empty, exploding, finding, healthy
+
+from kilolayer.report import Prediction, RunView
+
+
+def test_a_prediction_becomes_arrays_and_answers_by_site():
+    prediction = Prediction("activation", "rms", ["a", "b"], [1, 2], low=[0.5, 1], high=[2, 4])
+    assert prediction.sites == ("a", "b")
+    assert prediction.value.dtype == np.float64
+    assert prediction.at("b") == 2.0
+    assert prediction.at("c") is None
+
+
+@pytest.mark.parametrize("changes", [{"value": [1.0]}, {"low": [1.0], "high": [1, 2]}, {"value": [[1.0, 2.0]]}])
+def test_a_prediction_needs_one_number_per_site(changes):
+    fields = {"value": [1, 2], "low": [1, 2], "high": [1, 2], **changes}
+    with pytest.raises(ValueError, match="one number per site, 2"):
+        Prediction("activation", "rms", ("a", "b"), **fields)
+
+
+def test_half_a_band_is_refused():
+    with pytest.raises(ValueError, match="low and high"):
+        Prediction("activation", "rms", ("a",), [1.0], low=[0.5])
+
+
+def test_an_empty_recording_is_not_a_healthy_one():
+    assert not empty().was_examined
+    assert healthy().was_examined
+    assert RunView("judged", empty().recording, root=finding()).was_examined
+
+
+def test_other_findings_are_neither_the_root_nor_its_consequences():
+    folded, other = finding(code="SIG103"), finding(code="UPD301")
+    root = finding().with_consequences((folded,))
+    run = RunView("run", empty().recording, root, [root, folded, other])
+    assert run.other_findings == (other,)
+    assert RunView("run", empty().recording, None, (other,)).other_findings == (other,)
+
+
+def test_predictions_are_found_by_role_and_stat():
+    run = healthy()
+    assert run.prediction("activation", "rms") is run.predictions[0]
+    assert run.prediction("activation", "std") is None
+    assert exploding().prediction("activation", "rms") is None
