@@ -6,16 +6,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kilolayer.monitor import Monitor
     from kilolayer.recording import Recording
+    from kilolayer.schemes.coefficients import coefficients
 
 __version__ = "0.1.0"
 
 # Resolved on first use, so that importing kilolayer costs no torch.
 _HOME = {
+    "Monitor": "kilolayer.monitor",
     "Recording": "kilolayer.recording",
+    "coefficients": "kilolayer.schemes.coefficients",
 }
 
-__all__ = ["Recording", "__version__"]
+__all__ = ["Monitor", "Recording", "__version__", "coefficients"]
 
 
 def __getattr__(name: str) -> Any:

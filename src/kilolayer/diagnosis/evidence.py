@@ -135,6 +135,13 @@ class Evidence:
         squares = np.array([np.sum(values[blocks == index] ** 2) for index in range(self.num_blocks)])
         return np.sqrt(squares)
 
+    def weight_grad_rate(self, step: int = 0) -> float | None:
+        """Factor per block, towards the input, of the weight gradients' norm."""
+        grads = self.weight_grads(step)
+        if len(grads) < 2 or not np.isfinite(grads[[0, -1]]).all() or grads[-1] == 0:
+            return None
+        return _per_block(grads[0] / grads[-1], len(grads) - 1)
+
     def update_ratio(self, step: int = 0) -> float | None:
         """Median update ratio of the weight matrices inside the blocks."""
         values = self.recording.curve("update", "update_ratio", self.weights, step)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from kilolayer.diagnosis.evidence import Evidence
 from kilolayer.diagnosis.finding import SEVERITIES, Finding
-from kilolayer.diagnosis.rules_depth import post_norm_too_deep, skip_missing
+from kilolayer.diagnosis.rules_depth import batchnorm_without_skip, post_norm_too_deep, skip_missing
 from kilolayer.diagnosis.rules_optimizer import lr_too_high, lr_too_low
 from kilolayer.diagnosis.rules_signal import init_too_large, init_too_small, inputs_unscaled, norm_missing
 from kilolayer.recording import Recording
@@ -21,6 +21,7 @@ RULES: tuple[Rule, ...] = (
     init_too_small,
     init_too_large,
     norm_missing,
+    batchnorm_without_skip,
     skip_missing,
     post_norm_too_deep,
     lr_too_high,

@@ -14,6 +14,10 @@ from kilolayer.theory import relu_cosine_after
 MIN_BLOCKS = 8
 """Below this many blocks a chain without skip trains in practice, and depth is not the cause to name."""
 
+BATCHNORM_RATE = math.sqrt(math.pi / (math.pi - 1))
+GROWING_GRADIENT = 1.12
+"""A gradient that grows faster than this per block gains a factor 10 within 20 blocks."""
+
 ALIKE = 0.85
 """Mean cosine between samples above which the last block hardly tells them apart."""
 
@@ -25,7 +29,7 @@ def skip_missing(evidence: Evidence) -> Finding | str | None:
     """DEP602: many blocks in a row, none with a skip, initialised so that the signal's size survives."""
     if evidence.has_skip is None:
         return "no blocks in the site table"
-    if evidence.has_skip or evidence.num_blocks < MIN_BLOCKS:
+    if evidence.has_skip or evidence.num_blocks < MIN_BLOCKS or evidence.norm_kind == "batch":
         return None
     rate = evidence.forward_rate(0)
     if rate is None or not evidence.recording.has("activation", "sample_cosine"):
@@ -64,6 +68,46 @@ def skip_missing(evidence: Evidence) -> Finding | str | None:
         evidence=(
             evidence.row(first, "activation", "sample_cosine", 0),
             evidence.row(last, "activation", "sample_cosine", 0),
+        ),
+    )
+
+
+def batchnorm_without_skip(evidence: Evidence) -> Finding | str | None:
+    """GRD201: batch norms in a chain without skips make the gradient grow towards the input."""
+    if evidence.has_skip is None:
+        return "no blocks in the site table"
+    if evidence.has_skip or evidence.norm_kind != "batch" or evidence.num_blocks < MIN_BLOCKS:
+        return None
+    rate = evidence.backward_rate(0) or evidence.weight_grad_rate(0)
+    if rate is None:
+        return "gradients at step 0 were not recorded"
+    if rate < GROWING_GRADIENT:
+        return None
+    first, last = evidence.stream[0], evidence.stream[-1]
+    bottom, top = evidence.weight_grads(0)[[0, -1]]
+    return Finding(
+        code="GRD201",
+        cause="batchnorm-without-skip",
+        severity="error",
+        confidence=0.9,
+        first_site=first.name,
+        last_site=last.name,
+        measured=rate,
+        predicted=BATCHNORM_RATE,
+        formula="gradient RMS factor per block, towards the input: sqrt(pi / (pi - 1)) for ReLU and batch norm",
+        message=(
+            f"{evidence.num_blocks} batch norms in a row without a skip: the gradient grows {rate:.3f}x per block on "
+            f"its way down ({BATCHNORM_RATE:.2f} predicted), from {top:.2g} in the weights of block "
+            f"{evidence.num_blocks} to {bottom:.2g} in those of block 1. No initialization changes that."
+        ),
+        remedy="Give each block a skip around the normalized branch, as residual networks do.",
+        reference="Yang et al. 2019, arXiv:1902.08129, theorem 3.9",
+        rivals=(
+            Rival("init-too-large", f"the signal's RMS changes by {evidence.forward_rate(0) or math.nan:.3f}x per block"),
+            *rate_free_rivals(evidence),
+        ),
+        evidence=tuple(
+            evidence.row(site, "param_grad", "l2_norm", 0) for site in (evidence.weights[0], evidence.weights[-1])
         ),
     )
 

@@ -127,15 +127,15 @@ def _run_here(
     experiment: Experiment, runs: Sequence[WiringRun], folder: Path, data: Dataset, on_progress: OnProgress
 ) -> bool:
     steps_before = 0
-    with _one_thread():
-        for index, run in enumerate(runs):
-            report = partial(_report, on_progress, steps_before, index)
-            try:
+    try:
+        with _one_thread():
+            for index, run in enumerate(runs):
+                report = partial(_report, on_progress, steps_before, index)
                 _carry_out(run, data, folder, experiment.every, report)
-            except KeyboardInterrupt:
-                return False
-            steps_before += run.num_steps
-            on_progress(steps_before, index + 1)
+                steps_before += run.num_steps
+                on_progress(steps_before, index + 1)
+    except KeyboardInterrupt:
+        return False
     return True
 
 
@@ -164,11 +164,20 @@ def _run_in_pool(
     except KeyboardInterrupt:
         return False
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)
-        for process in list((getattr(pool, "_processes", None) or {}).values()):
-            if waiting:
-                process.terminate()
+        _stop(pool, folder)
     return True
+
+
+def _stop(pool: ProcessPoolExecutor, folder: Path) -> None:
+    """End a pool, its workers at once, and remove what they were writing."""
+    workers = list((pool._processes or {}).values())  # shutdown forgets them
+    pool.shutdown(wait=False, cancel_futures=True)
+    for worker in workers:
+        worker.terminate()
+    for worker in workers:
+        worker.join()
+        for unfinished in folder.glob(f".{worker.pid}-*"):
+            shutil.rmtree(unfinished, ignore_errors=True)
 
 
 _worker: dict[str, Any] = {}
@@ -189,7 +198,7 @@ def _work(run: WiringRun, folder: Path, every: int, index: int) -> None:
 
 def _carry_out(run: WiringRun, data: Dataset, folder: Path, every: int, on_step: Callable[[int], None]) -> None:
     """One run under a temporary name, renamed when complete."""
-    temporary = Path(tempfile.mkdtemp(prefix=f".{run.folder_name}-", dir=folder))
+    temporary = Path(tempfile.mkdtemp(prefix=f".{os.getpid()}-{run.folder_name}-", dir=folder))
     try:
         result = run_wiring(run, data, temporary, every=every, on_step=on_step)
         (temporary / RESULT).write_text(json.dumps(result), encoding="utf-8")

@@ -152,7 +152,7 @@ def run_wiring(
     if run.backend == "numpy":
         from kilolayer.lab.wirings_numpy import run_wiring_numpy
 
-        return run_wiring_numpy(run, data, on_step=on_step)
+        return run_wiring_numpy(run, data, folder, every=every, on_step=on_step)
     x_train, y_train = torch.from_numpy(data.x_train), torch.from_numpy(data.y_train)
     model = build_model(run, data)
     probe = torch.from_numpy(probe_indices(run, len(x_train)))

@@ -19,6 +19,7 @@ def recording(
     cosine=0.5,
     skip=1.0,
     placement="none",
+    norm_kind="layer",
     gain=1.0,
     losses=None,
     update_ratio=1e-3,
@@ -30,7 +31,7 @@ def recording(
     """A chain whose block l has RMS rate^l at step 0; ``gain`` is fan_in * std^2 of each of its matrices."""
     writer = RecordingWriter()
     matrices = 1 if skip is None else 2
-    common = {"chain": 0, "norm_placement": placement, "skip_scale": skip, "norm_kind": "layer"}
+    common = {"chain": 0, "norm_placement": placement, "skip_scale": skip, "norm_kind": norm_kind}
     stream = [
         Site(
             f"b.{i}",
@@ -93,6 +94,7 @@ DIVERGES = [2.3, 9.0, math.nan]
         ("init-too-large", {"skip": None, "rate": 1.41, "gain": 4.0, "losses": DIVERGES}),
         ("skip-missing", {"skip": None, "gain": 2.0, "cosine": 0.9}),
         ("skip-missing", {"skip": None, "gain": 2.0, "cosine": 0.9, "placement": "post"}),
+        ("batchnorm-without-skip", {"skip": None, "gain": 2.0, "placement": "post", "norm_kind": "batch", "backward": 1.2}),
         ("norm-missing", {"rate": 1.41, "gain": math.sqrt(2), "losses": DIVERGES}),
         (
             "norm-missing",
@@ -139,6 +141,7 @@ def test_measured_and_predicted_are_the_same_quantity():
         {"placement": "post", "skip": 32**0.25, "gain": 0.1},  # a skip strong enough for the depth
         {"placement": "post", "gain": math.sqrt(2), "num_blocks": 4},  # post-norm, but shallow
         {"skip": None, "gain": 2.0, "cosine": 0.9, "num_blocks": 4},  # no skip, but shallow
+        {"skip": None, "gain": 2.0, "placement": "post", "norm_kind": "batch", "backward": 1.0},
         {"skip": 1.0, "rate": 1.01, "gain": 0.1},  # no norm, and the stream stays where it was
     ],
 )
