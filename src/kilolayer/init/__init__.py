@@ -5,7 +5,21 @@ scheme (what depth asks for) and a base rule (what one matrix asks for); applyin
 parameter names, so a plan can be printed, compared and tested without a model.
 """
 
+from kilolayer.init.base import BASE_RULES, BaseRule, get_base_rule
 from kilolayer.init.deep_mlp import plan_deep_mlp
+from kilolayer.init.model import plan_init
 from kilolayer.init.plan import InitPlan, InitRow, apply_init
+from kilolayer.init.transformer import init_layer, plan_layer
 
-__all__ = ["InitPlan", "InitRow", "apply_init", "plan_deep_mlp"]
+__all__ = [
+    "BASE_RULES",
+    "BaseRule",
+    "InitPlan",
+    "InitRow",
+    "apply_init",
+    "get_base_rule",
+    "init_layer",
+    "plan_deep_mlp",
+    "plan_init",
+    "plan_layer",
+]

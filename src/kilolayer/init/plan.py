@@ -9,17 +9,32 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-FILLS = ("normal", "zeros", "ones")
+FILLS = ("normal", "orthogonal", "zeros", "ones", "constant", "keep")
 
 
 @dataclass(frozen=True)
 class InitRow:
-    """One line of a plan; ``std`` is 0 for constant fills."""
+    """One line of a plan.
+
+    Attributes:
+        parameter: fully qualified name.
+        fill: ``"normal"`` with mean 0, ``"orthogonal"``, ``"zeros"``, ``"ones"``, ``"constant"``, or ``"keep"``
+            for a parameter the plan leaves as it finds it.
+        std: standard deviation of the entries; 0 for constant fills.
+        reason: why, in a few words.
+        part: first row and the row behind the last one, where a packed matrix has several plan rows.
+        value: of a ``"constant"`` fill.
+
+    Raises:
+        ValueError: an unknown fill, or a std that is negative or not finite.
+    """
 
     parameter: str
     fill: str
     std: float
     reason: str
+    part: tuple[int, int] | None = None
+    value: float = 0.0
 
     def __post_init__(self) -> None:
         if self.fill not in FILLS:
@@ -34,20 +49,32 @@ class InitPlan:
 
     rows: tuple[InitRow, ...]
 
-    def std(self, parameter: str) -> float:
-        """The planned standard deviation of one parameter."""
+    def std(self, parameter: str, matrix_row: int = 0) -> float:
+        """The planned standard deviation of one parameter, of a packed one in one of its rows."""
         for row in self.rows:
-            if row.parameter == parameter:
+            if row.parameter == parameter and (row.part is None or row.part[0] <= matrix_row < row.part[1]):
                 return row.std
         raise KeyError(f"the plan has no row for {parameter!r}")
 
     def render(self) -> str:
         """The plan as text, one parameter a line."""
-        width = max(len(row.parameter) for row in self.rows)
+        names = [_name_with_part(row) for row in self.rows]
+        width = max(len(name) for name in names)
         lines = [
-            f"{row.parameter:<{width}}  {row.fill:<6}  {row.std:<10.4g}  {row.reason}" for row in self.rows
+            f"{name:<{width}}  {row.fill:<10}  {_spread(row):<10}  {row.reason}"
+            for name, row in zip(names, self.rows, strict=True)
         ]
         return "\n".join(lines)
+
+
+def _name_with_part(row: InitRow) -> str:
+    return row.parameter if row.part is None else f"{row.parameter}[{row.part[0]}:{row.part[1]}]"
+
+
+def _spread(row: InitRow) -> str:
+    if row.fill == "keep":
+        return "-"
+    return f"={row.value:.4g}" if row.fill == "constant" else f"{row.std:.4g}"
 
 
 @torch.no_grad()
@@ -63,11 +90,21 @@ def apply_init(model: nn.Module, plan: InitPlan, *, generator: torch.Generator |
     _check_coverage(parameters, (row.parameter for row in plan.rows))
     for row in plan.rows:
         tensor = parameters[row.parameter]
-        if row.fill == "normal":
-            tensor.normal_(0.0, row.std, generator=generator)
-        else:
-            tensor.fill_(float(row.fill == "ones"))
-    return [row.parameter for row in plan.rows]
+        _fill(tensor if row.part is None else tensor[slice(*row.part)], row, generator)
+    return list(dict.fromkeys(row.parameter for row in plan.rows))
+
+
+def _fill(tensor: torch.Tensor, row: InitRow, generator: torch.Generator | None) -> None:
+    if row.fill == "normal":
+        tensor.normal_(0.0, row.std, generator=generator)
+    elif row.fill == "orthogonal":
+        # An orthogonal matrix of n rows and m columns has entries of RMS 1 / sqrt(max(n, m)).
+        gain = row.std * math.sqrt(max(tensor.shape[0], tensor[0].numel()))
+        # In float32, as half precision has no QR decomposition.
+        drawn = torch.empty_like(tensor, dtype=torch.promote_types(tensor.dtype, torch.float32))
+        tensor.copy_(nn.init.orthogonal_(drawn, gain=gain, generator=generator))
+    elif row.fill != "keep":
+        tensor.fill_({"zeros": 0.0, "ones": 1.0}.get(row.fill, row.value))
 
 
 def _check_coverage(parameters: dict[str, nn.Parameter], planned: Iterable[str]) -> None:

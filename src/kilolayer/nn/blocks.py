@@ -7,9 +7,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-def build_linear(in_features: int, out_features: int) -> nn.Linear:
+def build_linear(
+    in_features: int,
+    out_features: int,
+    *,
+    bias: bool = True,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+) -> nn.Linear:
     """A linear layer whose values are left to an initialisation plan: no draw from the global generator."""
-    return nn.utils.skip_init(nn.Linear, in_features, out_features)
+    # skip_init falls back to the CPU, past a `with torch.device("meta")` around the caller.
+    device = torch.get_default_device() if device is None else device
+    return nn.utils.skip_init(nn.Linear, in_features, out_features, bias=bias, device=device, dtype=dtype)
 
 
 class FeedForward(nn.Module):

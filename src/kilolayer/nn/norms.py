@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import nn
 
 EPS = 1e-5
@@ -9,16 +10,26 @@ EPS = 1e-5
 NORMS = ("layer", "rms", "batch")
 
 
-def build_norm(kind: str, width: int) -> nn.Module:
+def build_norm(
+    kind: str,
+    width: int,
+    *,
+    eps: float = EPS,
+    bias: bool = True,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+) -> nn.Module:
     """A norm over the last dimension (``layer``, ``rms``) or over the batch (``batch``), for ``(batch, width)``.
+
+    ``bias`` says whether ``layer`` has one; ``rms`` never has, ``batch`` always.
 
     Raises:
         ValueError: unknown kind.
     """
     if kind == "layer":
-        return nn.LayerNorm(width, eps=EPS)
+        return nn.LayerNorm(width, eps=eps, bias=bias, device=device, dtype=dtype)
     if kind == "rms":
-        return nn.RMSNorm(width, eps=EPS)
+        return nn.RMSNorm(width, eps=eps, device=device, dtype=dtype)
     if kind == "batch":
-        return nn.BatchNorm1d(width, eps=EPS)
+        return nn.BatchNorm1d(width, eps=eps, device=device, dtype=dtype)
     raise ValueError(f"norm {kind!r} is unknown; use one of {', '.join(NORMS)}")

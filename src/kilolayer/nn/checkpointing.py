@@ -1,0 +1,58 @@
+"""Activation checkpointing by segments: keep the input of each segment, compute the rest again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+Step = Callable[[Tensor], Tensor]
+Segment = int | Literal["auto"] | None
+
+KEPT_PER_LAYER = 11
+"""Numbers a lean layer keeps per token and channel: stream, query, key, value, two mixes, a sum, hidden times 4."""
+
+
+def segment_length(num_layers: int, every: Segment) -> int:
+    """Layers per segment; ``"auto"`` keeps least, ``sqrt(num_layers / 11)``.
+
+    L layers in segments of s keep L/s segment inputs, and 11 s numbers more while one segment is computed again.
+
+    Raises:
+        ValueError: fewer than one layer per segment.
+
+    Example:
+        >>> segment_length(1000, "auto")
+        10
+    """
+    if every == "auto":
+        return max(1, round(math.sqrt(num_layers / KEPT_PER_LAYER)))
+    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+        raise ValueError(f"checkpoint_every must be None, 'auto' or a number of layers >= 1, got {every!r}")
+    return every
+
+
+def run_layers(steps: Sequence[Step], x: Tensor, *, every: Segment = None, has_dropout: bool = True) -> Tensor:
+    """``x`` through every step in turn; with ``every``, in checkpointed segments of so many steps.
+
+    Without dropout there is no random state to restore, which saves its copies.
+    """
+    if every is None or not torch.is_grad_enabled():
+        for step in steps:
+            x = step(x)
+        return x
+    length = segment_length(len(steps), every)
+    for first in range(0, len(steps), length):
+        segment = steps[first : first + length]
+        x = checkpoint(_run_segment, segment, x, use_reentrant=False, preserve_rng_state=has_dropout)
+    return x
+
+
+def _run_segment(segment: Sequence[Step], x: Tensor) -> Tensor:
+    for step in segment:
+        x = step(x)
+    return x
