@@ -231,6 +231,7 @@ NPZ_FAULTS = {
     "fraction": ({"y": np.linspace(0, 3, 100)}, r"y holds the label 0\.03"),
     "stray": ({"y": np.append(np.arange(99) % 4, 99)}, "y has labels up to 99, but only 5 of the classes 0 to 99"),
     "one-class": ({"y": np.zeros(100, int)}, r"y holds one class only \(label 0\)"),
+    "one-class-not-the-first": ({"y": np.full(100, 3)}, r"y holds one class only \(label 3\)"),
     "constant": ({"x": np.full((100, 6), 2.0)}, "x: no feature varies"),
     "objects": ({"y": np.array([0, None] * 50, dtype=object)}, "holds an object array; save x and y as plain numbers"),
     "text": ({"y": np.array(["a", "b"] * 50)}, "y holds <U1 labels"),

@@ -72,6 +72,15 @@ def test_scales_come_from_depth() -> None:
     block = build("deepnorm", num_blocks=16).blocks[0]
     assert isinstance(block, Residual)
     assert block.skip_scale == pytest.approx(2.0)
+    assert block.branch_scale == 1.0
+
+
+def test_scales_of_each_block_are_its_own() -> None:
+    scheme = replace(
+        get_scheme("residual"), scales=lambda _, __, index: BranchScales(skip_scale=2.0 + index, branch_scale=0.5 * index)
+    )
+    blocks = build_deep_mlp(**SIZES, scheme=scheme).blocks
+    assert [(block.skip_scale, block.branch_scale) for block in blocks] == [(2.0, 0.0), (3.0, 0.5)]
 
 
 @pytest.mark.parametrize("scheme", ["plain", "norm-only", "pre-ln"])
@@ -101,10 +110,18 @@ def test_there_is_no_activation_after_the_input_projection() -> None:
 
 
 def test_divergence_is_silent() -> None:
+    # Warnings are errors here.
     model = build("residual", num_blocks=40)
     fill(model, std=1e6)
     losses = [sgd_step(model, np.ones((4, 4)), np.array([0, 1, 2, 0]), lr=1.0) for _ in range(3)]
     assert math.isnan(losses[-1])
+
+
+def test_a_gradient_that_overflows_is_silent() -> None:
+    model = build("residual", num_blocks=1)
+    fill(model)
+    model.forward(np.ones((4, 4)))
+    assert not np.isfinite(model.backward(np.full((4, 3), 1e308))).all()
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,13 @@ def test_everything_stays_in_the_dtype_of_the_network(dtype: type) -> None:
     assert network.eval().forward(np.ones((2, 3), dtype)).dtype == dtype
 
 
+def test_astype_drops_gradients_of_the_old_dtype() -> None:
+    linear = Linear(1, 1)
+    linear.forward(np.ones((1, 1)))
+    linear.backward(np.ones((1, 1)))
+    assert list(linear.astype(np.float32).named_gradients()) == []
+
+
 def test_astype_refuses_integers() -> None:
     with pytest.raises(TypeError, match="parameters must be floating point, got int64"):
         Linear(1, 1).astype(np.int64)

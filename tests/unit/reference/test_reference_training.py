@@ -59,6 +59,14 @@ def test_sgd_moves_in_place() -> None:
     assert linear.gradients["weight"].tolist() == [[6.0]]
 
 
+def test_a_step_that_overflows_is_silent() -> None:
+    linear = Linear(1, 1)
+    linear.forward(np.ones((1, 1)))
+    linear.backward(np.full((1, 1), 1e308))
+    SGD(linear, lr=100.0).step()
+    assert np.isneginf(linear.parameters["weight"]).all()
+
+
 def test_sgd_refuses_a_step_without_gradients_and_a_bad_rate() -> None:
     with pytest.raises(RuntimeError, match="weight has no gradient; run forward and backward before step"):
         SGD(Linear(1, 1), lr=0.1).step()
