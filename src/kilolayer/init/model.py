@@ -136,7 +136,7 @@ def _outside(
             yield from _outer_linear(module, path, scheme, base)
         elif (std := getattr(module, "init_std", None)) is not None:
             for name, _ in module.named_parameters(recurse=False):
-                yield InitRow(f"{path}.{name}", "normal", std, "positions: as the token embeddings")
+                yield InitRow(f"{path}.{name}", "normal", std, "positions")
 
 
 def _embedding(module: nn.Embedding, path: str, layers: list[PlacedAt], scheme: Scheme) -> InitRow:

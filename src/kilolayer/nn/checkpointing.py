@@ -36,6 +36,17 @@ def segment_length(num_layers: int, every: Segment) -> int:
     return every
 
 
+def check_segment(every: Segment) -> Segment:
+    """The option itself, once it has been found to be usable.
+
+    Raises:
+        ValueError: fewer than one layer per segment.
+    """
+    if every is not None:
+        segment_length(1, every)
+    return every
+
+
 def run_layers(steps: Sequence[Step], x: Tensor, *, every: Segment = None, has_dropout: bool = True) -> Tensor:
     """``x`` through every step in turn; with ``every``, in checkpointed segments of so many steps.
 

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from kilolayer.nn.activations import resolve_activation
 from kilolayer.nn.attention import Attention
 from kilolayer.nn.blocks import build_linear
+from kilolayer.nn.layer_place import LayerPlace
 from kilolayer.nn.lean_layer import can_run_lean, run_lean
 from kilolayer.nn.masks import NO_MASK, AttentionMask
 from kilolayer.nn.options import LayerOptions
 from kilolayer.nn.positions import Rotation
-from kilolayer.schemes import BranchScales
 
 Branch = Callable[[Tensor], Tensor]
 
@@ -40,11 +40,11 @@ class TransformerLayer(nn.Module):
         - output: as x
     """
 
-    def __init__(
-        self, options: LayerOptions, scales: tuple[BranchScales, ...], *, attends_to_memory: bool = False
-    ):
+    def __init__(self, options: LayerOptions, place: LayerPlace, *, attends_to_memory: bool = False):
         super().__init__()
         self.options = options
+        self.place = place
+        scales = place.scales(3 if attends_to_memory else 2)
         self.scales = scales
         self.attends_to_memory = attends_to_memory
         activation = resolve_activation(options.activation)[1]

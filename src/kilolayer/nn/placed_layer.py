@@ -1,4 +1,4 @@
-"""A Transformer layer that knows its scheme and its place, and can be built again at another place."""
+"""A Transformer layer that draws its values, guards its depth, and can be built again at another place."""
 
 from __future__ import annotations
 
@@ -15,13 +15,10 @@ Layer = TypeVar("Layer", bound="PlacedLayer")
 
 
 class PlacedLayer(TransformerLayer):
-    """A :class:`~kilolayer.nn.layer.TransformerLayer` with the scales of its place, drawn from its plan."""
+    """A :class:`~kilolayer.nn.layer.TransformerLayer` drawn from the plan of its scales, with a guard of its depth."""
 
     def __init__(self, options: LayerOptions, place: LayerPlace, *, attends_to_memory: bool = False):
-        super().__init__(
-            options, place.scales(3 if attends_to_memory else 2), attends_to_memory=attends_to_memory
-        )
-        self.place = place
+        super().__init__(options, place, attends_to_memory=attends_to_memory)
         self.depth_guard: DepthGuard | None = None
         if place.depth is not None:
             self.depth_guard = build_depth_guard(place.scheme, place.depth)

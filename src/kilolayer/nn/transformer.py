@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from kilolayer.nn.activations import Activation
-from kilolayer.nn.checkpointing import Segment, run_layers, segment_length
+from kilolayer.nn.checkpointing import Segment, check_segment, run_layers
 from kilolayer.nn.decoder_layer import TransformerDecoderLayer
 from kilolayer.nn.depth_guard import DepthGuard, build_depth_guard
 from kilolayer.nn.encoder_layer import TransformerEncoderLayer
@@ -302,13 +302,6 @@ class Transformer(nn.Module):
         Shape: ``(sz, sz)``.
         """
         return torch.full((sz, sz), float("-inf"), dtype=dtype, device=device).triu_(diagonal=1)
-
-
-def check_segment(checkpoint_every: Segment) -> Segment:
-    """The option itself, once it has been found to be usable."""
-    if checkpoint_every is not None:
-        segment_length(1, checkpoint_every)
-    return checkpoint_every
 
 
 def _check_template(layer: object, wanted: type[nn.Module]) -> None:

@@ -1,0 +1,55 @@
+"""A decoder-only language model under any residual scheme."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from kilolayer.init import apply_init, plan_init
+from kilolayer.nn.config import TransformerConfig
+from kilolayer.nn.masks import CAUSAL_MASK
+from kilolayer.nn.stack import LayerStack
+from kilolayer.nn.token_embedding import TokenEmbedding, build_head, rotation_for
+
+
+class CausalLM(nn.Module):
+    """Logits of the next token, ``head(norm(layers(embedding(tokens))))``, each position seeing those before it.
+
+    Args:
+        config: sizes, parts and scheme; ``decoder_layers`` is the depth.
+        generator: source of the initial values; the same generator state gives the same values.
+
+    Shape: ``(batch, length) -> (batch, length, vocab_size)``, tokens int64.
+
+    Raises:
+        ValueError: a config with encoder layers, or without decoder layers.
+
+    Example:
+        >>> config = TransformerConfig(vocab_size=100, width=64, num_heads=4, decoder_layers=8)
+        >>> model = CausalLM(config)
+        >>> model.decoder.layers[0].scales[0].skip_scale
+        2.0
+        >>> model(torch.zeros(2, 5, dtype=torch.int64)).shape
+        torch.Size([2, 5, 100])
+    """
+
+    def __init__(self, config: TransformerConfig, *, generator: torch.Generator | None = None):
+        super().__init__()
+        if config.encoder_layers or not config.decoder_layers:
+            raise ValueError(
+                f"a CausalLM has decoder layers only, got encoder_layers={config.encoder_layers} and "
+                f"decoder_layers={config.decoder_layers}; with both, use Seq2Seq"
+            )
+        if config.target_vocab_size is not None:
+            raise ValueError(f"a CausalLM has one vocabulary, got target_vocab_size={config.target_vocab_size}")
+        self.config = config
+        self.embedding = TokenEmbedding(config, config.vocab_size)
+        self.decoder = LayerStack(config, "decoder")
+        self.head = build_head(config, config.vocab_size)
+        apply_init(self, plan_init(self, config.resolved_scheme, base=config.base), generator=generator)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens)
+        x = self.decoder(x, mask=CAUSAL_MASK, rotation=rotation_for(self.config, x))
+        return F.linear(x, self.embedding.weight) if self.head is None else self.head(x)

@@ -1,0 +1,53 @@
+"""A stack of Transformer layers of one model: scales from its depth, one guard, one optional final norm."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from kilolayer.nn.checkpointing import run_layers
+from kilolayer.nn.config import TransformerConfig
+from kilolayer.nn.depth_guard import build_depth_guard
+from kilolayer.nn.layer import TransformerLayer
+from kilolayer.nn.layer_place import LayerPlace
+from kilolayer.nn.masks import NO_MASK, AttentionMask
+from kilolayer.nn.positions import Rotation
+from kilolayer.schemes import Depth, Stack
+
+
+class LayerStack(nn.Module):
+    """The layers of one stack in turn, and the final norm where the scheme has one.
+
+    Values are left to an initialisation plan.
+
+    Shape: ``(batch, length, width) -> (batch, length, width)``.
+    """
+
+    def __init__(self, config: TransformerConfig, stack: Stack):
+        super().__init__()
+        depth = Depth(encoder_layers=config.encoder_layers, decoder_layers=config.decoder_layers)
+        scheme, options = config.resolved_scheme, config.layer_options
+        self.depth_guard = build_depth_guard(scheme, depth)
+        self.layers = nn.ModuleList()
+        attends_to_memory = depth.branches_per_layer(stack) == 3
+        for index in range(depth.num_layers(stack)):
+            place = LayerPlace(scheme, stack, depth, index, is_given=True)
+            self.layers.append(TransformerLayer(options, place, attends_to_memory=attends_to_memory))
+        self.norm = options.build_norm() if scheme.final_norm else None
+        self.checkpoint_every = config.checkpoint_every
+        self.has_dropout = options.dropout > 0
+
+    def forward(
+        self,
+        x: Tensor,
+        memory: Tensor | None = None,
+        *,
+        mask: AttentionMask = NO_MASK,
+        memory_mask: AttentionMask = NO_MASK,
+        rotation: Rotation | None = None,
+    ) -> Tensor:
+        steps = [
+            lambda x, layer=layer: layer(x, memory, mask=mask, memory_mask=memory_mask, rotation=rotation)
+            for layer in self.layers
+        ]
+        x = run_layers(steps, x, every=self.checkpoint_every, has_dropout=self.has_dropout)
+        return x if self.norm is None else self.norm(x)
