@@ -11,8 +11,7 @@ from typing import Any
 from kilolayer import __version__
 from kilolayer.report.encode import to_json
 from kilolayer.report.facts import flatten
-from kilolayer.report.page import build_page
-from kilolayer.report.scale import NONFINITE_COLOR, VIRIDIS
+from kilolayer.report.page import COLORS, build_page
 from kilolayer.report.text import format_number, format_sites, format_value, inert
 from kilolayer.report.view import RunView
 
@@ -67,8 +66,7 @@ def render_html(
         scripts=[Markup(script) for script in scripts],
         script_hashes=[_csp_hash(script) for script in scripts],
         version=__version__,
-        viridis=VIRIDIS,
-        nonfinite_color=NONFINITE_COLOR,
+        colors=COLORS,
         format_sites=format_sites,
     )
 

@@ -15,12 +15,15 @@ from kilolayer.report.loss import LossAxis, loss_panel
 from kilolayer.report.numbers import NumberTable, number_table
 from kilolayer.report.panel import Budget, Names, depth_panel
 from kilolayer.report.quantity import Quantity, quantities_of
-from kilolayer.report.scale import ColorScale, shared_scale
+from kilolayer.report.scale import CURVE_COLORS, NONFINITE_COLOR, VIRIDIS, ColorScale, shared_scale
 from kilolayer.report.text import format_number, inert
 from kilolayer.report.view import RunView
 
 MAX_DRAWN_RUNS = 48
 """More pictures than this nobody looks at, and the file would pass 8 MB; tables and verdicts show every run."""
+
+
+COLORS = {"viridis": VIRIDIS, "nonfinite": NONFINITE_COLOR, "curves": CURVE_COLORS}
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,7 @@ def build_page(runs: Sequence[RunView]) -> Page:
         losses=losses,
         shared_facts=shared,
         differing_facts=differing,
-        data={"names": names.texts, "panels": panels},
+        data={"names": names.texts, "panels": panels, "colors": COLORS},
         num_drawn=len(drawn_runs),
         last_block=max((max(grid.block_numbers) for kept in per_run for grid in kept if grid is not None), default=0),
     )

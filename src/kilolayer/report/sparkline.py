@@ -33,6 +33,8 @@ def sparkline(
         ('▁▃▆█', '▅▄▄')
     """
     curve = np.array(values, dtype=np.float64)
+    if not len(curve):
+        return ""
     if nonfinite is not None:
         curve[np.asarray(nonfinite, dtype=bool)] = np.inf
     finite = np.isfinite(curve)
@@ -40,7 +42,7 @@ def sparkline(
     low, span = _reach(curve[finite], min_span)
     distance = np.where(finite, np.abs(curve - middle), np.where(np.isnan(curve), -1.0, np.inf))
     places = [first + int(np.argmax(distance[first:end])) for first, end in pairwise(bin_edges(len(curve), width))]
-    return "".join(_mark(curve[place], low, span) for place in places) if len(curve) else ""
+    return "".join(_mark(curve[place], low, span) for place in places)
 
 
 def _reach(finite: np.ndarray, min_span: float) -> tuple[float, float]:

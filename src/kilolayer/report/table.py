@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
+from rich.box import SIMPLE_HEAD, Box
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.measure import Measurement
@@ -16,6 +16,10 @@ from kilolayer.report.sparkline import TO_ASCII
 from kilolayer.report.text import format_value
 
 GAP = 2
+"""Blanks between columns."""
+
+ASCII_HEAD = Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
+"""``SIMPLE_HEAD`` for consoles that have ASCII only."""
 
 
 class SplitTable:
@@ -63,8 +67,9 @@ class SplitTable:
         return parts
 
     def _table(self, columns: Sequence[int], options: ConsoleOptions) -> Table:
+        box = ASCII_HEAD if options.ascii_only else SIMPLE_HEAD
         # The box adds a blank between columns, the padding the other one.
-        table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, GAP - 1, 0, 0), header_style="bold")
+        table = Table(box=box, show_edge=False, pad_edge=False, padding=(0, GAP - 1, 0, 0), header_style="bold")
         alone = len(columns) <= 2
         for column in columns:
             numeric = column > 0 and all(_is_number(row[column]) for row in self.rows)

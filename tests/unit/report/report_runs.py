@@ -34,9 +34,7 @@ def sites(num_blocks, *, weights_per_block=1, prefix="blocks", **fields):
         )
         for index in range(weights_per_block):
             layer = f"{path}.linear{index + 1}"
-            table.append(
-                Site(name=f"{layer}.weight", path=layer, kind="weight", order=len(table), block_index=block)
-            )
+            table.append(Site(name=f"{layer}.weight", path=layer, kind="weight", order=len(table), block_index=block))
     return table
 
 
@@ -120,7 +118,9 @@ def exploding(name="res-nonorm  lr 0.05  seed 0", **options):
 def vanishing(name="plain-naive  lr 0.05  seed 0", **options):
     """From 1 down to 1e-30 along the depth; gradients exactly zero in the first block."""
     made = recording(
-        lambda block, step: 10.0 ** (-30 * block / 7), gradient=lambda block, step: 0.0 if block == 0 else 1e-30, **options
+        lambda block, step: 10.0 ** (-30 * block / 7),
+        gradient=lambda block, step: 0.0 if block == 0 else 1e-30,
+        **options,
     )
     root = finding()
     return RunView(name, made, root, (root,), {"loss": 2.303, "outcome": "stuck"})

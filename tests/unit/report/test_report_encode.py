@@ -23,7 +23,9 @@ def parse(text):
     return json.loads(text, parse_constant=refuse)
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, np.float32("nan"), np.float64("inf"), np.longdouble("nan")])
+@pytest.mark.parametrize(
+    "bad", [math.nan, math.inf, -math.inf, np.float32("nan"), np.float64("inf"), np.longdouble("nan")]
+)
 def test_numbers_that_are_not_finite_become_null(bad):
     assert parse(to_json({"loss": bad, "losses": [1.0, bad]})) == {"loss": None, "losses": [1.0, None]}
 
@@ -63,7 +65,12 @@ def test_records_of_the_project_are_taken():
 
 
 def test_keys_become_text_and_sets_are_sorted():
-    assert parse(to_json({1: "a", 2.5: "b", None: "c", False: "d"})) == {"1": "a", "2.5": "b", "null": "c", "false": "d"}
+    assert parse(to_json({1: "a", 2.5: "b", None: "c", False: "d"})) == {
+        "1": "a",
+        "2.5": "b",
+        "null": "c",
+        "false": "d",
+    }
     assert parse(to_json({"b", "a"})) == ["a", "b"]
 
 

@@ -137,7 +137,10 @@ def test_a_prediction_of_another_statistic_is_a_quantity_of_its_own():
     run = RunView(
         "run",
         healthy().recording,
-        predictions=(Prediction("activation", "sample_cosine", name, [0.5]), Prediction("param", "l2_norm", name, [1.0])),
+        predictions=(
+            Prediction("activation", "sample_cosine", name, [0.5]),
+            Prediction("param", "l2_norm", name, [1.0]),
+        ),
     )
     cosine, norm = quantities_of([run, run])[3:]
     assert cosine == Quantity(

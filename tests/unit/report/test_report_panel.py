@@ -1,6 +1,7 @@
 """The data of a drawing: what the browser decodes is what was recorded."""
 
 import base64
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -65,7 +66,7 @@ def test_a_thinned_panel_names_the_span_of_every_cell():
     ]
     assert panel["step_spans"][0][0] == 0
     assert panel["step_spans"][-1][1] == 49
-    assert all(later[0] == earlier[1] + 1 for earlier, later in zip(panel["step_spans"], panel["step_spans"][1:]))
+    assert all(later[0] == earlier[1] + 1 for earlier, later in pairwise(panel["step_spans"]))
     assert [curve["step"] for curve in panel["curves"]] == [0, 1, 7, 49]
 
 
@@ -121,7 +122,6 @@ def test_names_are_stored_once_and_inert():
     assert [names.number(text) for text in ("a", HOSTILE, "a", HOSTILE)] == [0, 1, 0, 1]
     assert len(names.texts[1]) <= 160
     assert not any(character in names.texts[1] for character in "\x1b\u202e\x07")
-
 
 
 @pytest.mark.parametrize("run", [healthy(), exploding(), vanishing()], ids=lambda run: run.name)

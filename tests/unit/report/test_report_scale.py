@@ -38,7 +38,7 @@ def test_the_color_map_is_the_one_matplotlib_draws_with():
     from matplotlib import colormaps
     from matplotlib.colors import to_hex
 
-    assert VIRIDIS == tuple(to_hex(colormaps["viridis"](share)) for share in np.linspace(0, 1, 11))
+    assert tuple(to_hex(colormaps["viridis"](share)) for share in np.linspace(0, 1, 11)) == VIRIDIS
 
 
 def test_a_flat_run_gets_a_decade():

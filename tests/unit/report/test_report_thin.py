@@ -1,6 +1,5 @@
 """Down-sampling keeps extremes, non-finite values and order."""
 
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -17,9 +16,7 @@ def grid_of(values, recorded=None):
     values = np.asarray(values, dtype=np.float64)
     recorded = np.ones(values.shape, dtype=bool) if recorded is None else recorded
     table = tuple(Site(name=f"s{i}", path=f"s{i}", kind="sum", order=i) for i in range(values.shape[1]))
-    return Grid(
-        QUANTITIES[0], table, np.arange(len(values)), values, recorded, recorded & ~np.isfinite(values)
-    )
+    return Grid(QUANTITIES[0], table, np.arange(len(values)), values, recorded, recorded & ~np.isfinite(values))
 
 
 @given(st.integers(1, 5000), st.integers(1, 600))

@@ -3,11 +3,11 @@
 
   const data = JSON.parse(document.getElementById("report-data").textContent);
   const NONFINITE = 1, ZERO = 2, FIRST = 3, LAST = 65535;
-  const VIRIDIS = ["#440154", "#482475", "#414487", "#355f8d", "#2a788e", "#21918c", "#22a884", "#44bf70", "#7ad151",
-    "#bddf26", "#fde725"].map((color, index) => [index / 10, color]);
-  const RED = "#d7263d";
+  const COLORS = data.colors;
+  const VIRIDIS = COLORS.viridis.map((color, index) => [index / (COLORS.viridis.length - 1), color]);
+  const RED = COLORS.nonfinite;
   const GRAY = "#8a8f98";
-  const CURVES = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9"];
+  const CURVES = COLORS.curves;
   const DASHES = ["solid", "dash", "dot", "dashdot", "longdash"];
   const SYMBOLS = ["circle", "diamond", "square", "triangle-up", "cross"];
   const CONFIG = { displayModeBar: false, responsive: true, doubleClick: "reset" };
