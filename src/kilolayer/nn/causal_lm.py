@@ -8,8 +8,9 @@ from torch import Tensor, nn
 
 from kilolayer.init import apply_init, plan_init
 from kilolayer.nn.config import TransformerConfig
+from kilolayer.nn.context import LayerContext
 from kilolayer.nn.masks import CAUSAL_MASK
-from kilolayer.nn.stack import LayerStack
+from kilolayer.nn.model_stack import ModelStack
 from kilolayer.nn.token_embedding import TokenEmbedding, build_head, rotation_for
 
 
@@ -45,11 +46,11 @@ class CausalLM(nn.Module):
             raise ValueError(f"a CausalLM has one vocabulary, got target_vocab_size={config.target_vocab_size}")
         self.config = config
         self.embedding = TokenEmbedding(config, config.vocab_size)
-        self.decoder = LayerStack(config, "decoder")
+        self.decoder = ModelStack(config, "decoder")
         self.head = build_head(config, config.vocab_size)
         apply_init(self, plan_init(self, config.resolved_scheme, base=config.base), generator=generator)
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.embedding(tokens)
-        x = self.decoder(x, mask=CAUSAL_MASK, rotation=rotation_for(self.config, x))
+        x = self.decoder(x, LayerContext(mask=CAUSAL_MASK, rotation=rotation_for(self.config, x)))
         return F.linear(x, self.embedding.weight) if self.head is None else self.head(x)

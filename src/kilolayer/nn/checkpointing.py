@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
@@ -47,15 +46,11 @@ def check_segment(every: Segment) -> Segment:
     return every
 
 
-def run_layers(steps: Sequence[Step], x: Tensor, *, every: Segment = None, has_dropout: bool = True) -> Tensor:
-    """``x`` through every step in turn; with ``every``, in checkpointed segments of so many steps.
+def run_segments(steps: Sequence[Step], x: Tensor, *, every: Segment, has_dropout: bool) -> Tensor:
+    """``x`` through every step in turn, in checkpointed segments of ``every`` steps.
 
     Without dropout there is no random state to restore, which saves its copies.
     """
-    if every is None or not torch.is_grad_enabled():
-        for step in steps:
-            x = step(x)
-        return x
     length = segment_length(len(steps), every)
     for first in range(0, len(steps), length):
         segment = steps[first : first + length]

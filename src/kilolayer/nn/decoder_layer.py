@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from kilolayer.nn.activations import Activation
+from kilolayer.nn.context import LayerContext
 from kilolayer.nn.layer_place import find_place, resolve_scheme
 from kilolayer.nn.masks import AttentionMask, merge_masks
 from kilolayer.nn.options import LayerOptions
@@ -88,9 +89,9 @@ class TransformerDecoderLayer(PlacedLayer):
             hints = tgt_is_causal, memory_is_causal
             return self(tgt.unsqueeze(batch_dim), memory.unsqueeze(batch_dim), *masks, *hints).squeeze(batch_dim)
         sizes = self.options.mask_sizes(tgt)
-        return self.run(
-            tgt,
+        context = LayerContext(
             memory,
             mask=merge_masks(tgt_mask, tgt_key_padding_mask, is_causal=tgt_is_causal, **sizes),
             memory_mask=merge_masks(memory_mask, memory_key_padding_mask, is_causal=memory_is_causal, **sizes),
         )
+        return self.run(tgt, context)

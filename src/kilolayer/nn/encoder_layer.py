@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from kilolayer.nn.activations import Activation
+from kilolayer.nn.context import LayerContext
 from kilolayer.nn.layer_place import find_place, resolve_scheme
 from kilolayer.nn.masks import AttentionMask, merge_masks
 from kilolayer.nn.options import LayerOptions
@@ -92,4 +93,4 @@ class TransformerEncoderLayer(PlacedLayer):
             batch_dim = self.options.batch_dim
             return self(src.unsqueeze(batch_dim), src_mask, src_key_padding_mask, is_causal).squeeze(batch_dim)
         mask = merge_masks(src_mask, src_key_padding_mask, is_causal=is_causal, **self.options.mask_sizes(src))
-        return self.run(src, mask=mask)
+        return self.run(src, LayerContext(mask=mask))

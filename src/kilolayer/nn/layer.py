@@ -11,11 +11,10 @@ from torch import Tensor, nn
 from kilolayer.nn.activations import resolve_activation
 from kilolayer.nn.attention import Attention
 from kilolayer.nn.blocks import build_linear
+from kilolayer.nn.context import NO_CONTEXT, LayerContext
 from kilolayer.nn.layer_place import LayerPlace
 from kilolayer.nn.lean_layer import can_run_lean, run_lean
-from kilolayer.nn.masks import NO_MASK, AttentionMask
 from kilolayer.nn.options import LayerOptions
-from kilolayer.nn.positions import Rotation
 
 Branch = Callable[[Tensor], Tensor]
 
@@ -99,20 +98,13 @@ class TransformerLayer(nn.Module):
         name = self.norm_names.get((slot, number))
         return None if name is None else getattr(self, name)
 
-    def run(
-        self,
-        x: Tensor,
-        memory: Tensor | None = None,
-        *,
-        mask: AttentionMask = NO_MASK,
-        memory_mask: AttentionMask = NO_MASK,
-        rotation: Rotation | None = None,
-    ) -> Tensor:
-        """The layer's output from masks that are merged already."""
+    def run(self, x: Tensor, context: LayerContext = NO_CONTEXT) -> Tensor:
+        """The layer's output, by the lean way where it is open."""
         if can_run_lean(self):
-            return run_lean(self, x, memory, mask=mask, memory_mask=memory_mask, rotation=rotation)
+            x, norm = run_lean(self, x, context)
+            return x if norm is None else norm(x)
         layer_in = x
-        for number, branch in enumerate(self._branches(memory, mask, memory_mask, rotation), start=1):
+        for number, branch in enumerate(self._branches(context), start=1):
             pre_norm, post_norm = self.norm_in("pre", number), self.norm_in("post", number)
             branch_in = x if pre_norm is None else pre_norm(x)
             norm_scale = self.scales[number - 1].norm_output_scale
@@ -123,16 +115,10 @@ class TransformerLayer(nn.Module):
 
     forward = run
 
-    def _branches(
-        self,
-        memory: Tensor | None,
-        mask: AttentionMask,
-        memory_mask: AttentionMask,
-        rotation: Rotation | None,
-    ) -> Iterator[Branch]:
-        yield lambda h: self.self_attn(h, mask=mask, rotation=rotation)
+    def _branches(self, context: LayerContext) -> Iterator[Branch]:
+        yield lambda h: self.self_attn(h, mask=context.mask, rotation=context.rotation)
         if self.attends_to_memory:
-            yield lambda h: self.multihead_attn(h, memory, mask=memory_mask)
+            yield lambda h: self.multihead_attn(h, context.memory, mask=context.memory_mask)
         yield self.feed_forward
 
     def feed_forward(self, h: Tensor) -> Tensor:

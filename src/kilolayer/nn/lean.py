@@ -184,6 +184,14 @@ def _activation_backward(grad: Tensor, h: Tensor, activation: str) -> Tensor:
     if activation == "gelu":
         return aten.gelu_backward(grad, h)
     if activation == "silu":
-        return aten.silu_backward(grad, h)
+        return _silu_backward(grad, h)
     up, gate = h.chunk(2, dim=-1)
-    return torch.cat((grad * F.silu(gate), aten.silu_backward(grad * up, gate)), dim=-1)
+    return torch.cat((grad * F.silu(gate), _silu_backward(grad * up, gate)), dim=-1)
+
+
+def _silu_backward(grad: Tensor, x: Tensor) -> Tensor:
+    if not torch.is_grad_enabled():
+        return aten.silu_backward(grad, x)
+    # The kernel has no derivative of its own, which a gradient of a gradient needs.
+    sigmoid = torch.sigmoid(x)
+    return grad * sigmoid * (1 + x * (1 - sigmoid))

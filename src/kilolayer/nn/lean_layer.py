@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 import torch.nn.functional as F
@@ -11,16 +11,23 @@ from torch.nn.modules import module as torch_module
 
 from kilolayer.nn.activations import activation_name
 from kilolayer.nn.attention import Attention
+from kilolayer.nn.context import LayerContext
 from kilolayer.nn.lean import LEAN_ACTIVATIONS, LEAN_NORMS, activation_linear, norm_linear
-from kilolayer.nn.masks import AttentionMask
-from kilolayer.nn.positions import Rotation
 
 if TYPE_CHECKING:
     from kilolayer.nn.layer import TransformerLayer
 
 Matrix = tuple[Tensor, Tensor | None]
 
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+CALL_CHANGES = (
+    "_forward_hooks",
+    "_forward_pre_hooks",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+    "_compiled_call_impl",
+    "forward",
+)
+"""Attributes of a module that change what calling it does."""
 
 
 def can_run_lean(layer: TransformerLayer) -> bool:
@@ -49,41 +56,40 @@ def _is_plain(name: str, module: nn.Module) -> bool:
 
 
 def _is_hooked(module: nn.Module) -> bool:
-    return any(module.__dict__[name] for name in HOOKS)
+    return any(module.__dict__.get(name) for name in CALL_CHANGES)
+
+
+def can_hold_norms(layers: nn.ModuleList, kind: type[nn.Module]) -> bool:
+    """Whether a stack of ``kind`` may pass from layer to layer without calling the layers as modules."""
+    same = (layer for layer in layers if type(layer) is kind and not _is_hooked(layer))
+    return len(layers) == sum(can_run_lean(cast("TransformerLayer", layer)) for layer in same)
 
 
 def run_lean(
-    layer: TransformerLayer,
-    x: Tensor,
-    memory: Tensor | None,
-    *,
-    mask: AttentionMask,
-    memory_mask: AttentionMask,
-    rotation: Rotation | None,
-) -> Tensor:
+    layer: TransformerLayer, x: Tensor, context: LayerContext, *, waiting: nn.Module | None = None
+) -> tuple[Tensor, nn.Module | None]:
     """What :meth:`TransformerLayer.run` computes, every norm fused with the matrix that reads it.
 
-    A post-norm is held back until the next branch's first matrix is at hand.
+    A post-norm is held back until the next branch's first matrix is at hand, the last one until the next
+    layer's: ``waiting`` comes in with x and goes out with the result.
     """
     layer_in = x
-    waiting: nn.Module | None = None
     for number in range(1, len(layer.scales) + 1):
         is_cross = layer.attends_to_memory and number == 2
         attention = layer.multihead_attn if is_cross else layer.self_attn if number == 1 else None
         if attention is not None:
             skip, first = _enter(layer, number, x, waiting, attention.first_matrix(is_cross=is_cross))
-            branch_out = attention.finish(
-                first,
-                memory if is_cross else None,
-                mask=memory_mask if is_cross else mask,
-                rotation=None if is_cross else rotation,
-            )
+            memory = context.memory if is_cross else None
+            mask = context.memory_mask if is_cross else context.mask
+            rotation = None if is_cross else context.rotation
+            branch_out = attention.finish(first, memory, mask=mask, rotation=rotation)
         else:
             skip, first = _enter(layer, number, x, waiting, (layer.linear1.weight, layer.linear1.bias))
             branch_out = _leave_feed_forward(layer, first)
+        layer_in = skip if number == 1 else layer_in
         x = layer.join(number, branch_out, skip, layer_in)
         waiting = layer.norm_in("post", number)
-    return x if waiting is None else waiting(x)
+    return x, waiting
 
 
 def _enter(

@@ -8,8 +8,9 @@ from torch import Tensor, nn
 
 from kilolayer.init import apply_init, plan_init
 from kilolayer.nn.config import TransformerConfig
+from kilolayer.nn.context import LayerContext
 from kilolayer.nn.masks import merge_masks
-from kilolayer.nn.stack import LayerStack
+from kilolayer.nn.model_stack import ModelStack
 from kilolayer.nn.token_embedding import TokenEmbedding, build_head, rotation_for
 
 
@@ -55,8 +56,8 @@ class Seq2Seq(nn.Module):
         else:
             self.source_embedding = TokenEmbedding(config, config.vocab_size)
             self.target_embedding = TokenEmbedding(config, target_size)
-        self.encoder = LayerStack(config, "encoder")
-        self.decoder = LayerStack(config, "decoder")
+        self.encoder = ModelStack(config, "encoder")
+        self.decoder = ModelStack(config, "decoder")
         self.head = build_head(config, target_size)
         apply_init(self, plan_init(self, config.resolved_scheme, base=config.base), generator=generator)
 
@@ -80,7 +81,7 @@ class Seq2Seq(nn.Module):
         embedding = self.source_embedding if self.config.target_vocab_size else self.embedding
         x = embedding(source)
         mask = merge_masks(None, source_padding, **self.config.layer_options.mask_sizes(x))
-        return self.encoder(x, mask=mask, rotation=rotation_for(self.config, x))
+        return self.encoder(x, LayerContext(mask=mask, rotation=rotation_for(self.config, x)))
 
     def decode(
         self,
@@ -94,11 +95,11 @@ class Seq2Seq(nn.Module):
         embedding = self.target_embedding if self.config.target_vocab_size else self.embedding
         y = embedding(target)
         sizes = self.config.layer_options.mask_sizes(y)
-        y = self.decoder(
-            y,
+        context = LayerContext(
             memory,
             mask=merge_masks(None, target_padding, is_causal=True, **sizes),
             memory_mask=merge_masks(None, source_padding, **sizes),
             rotation=rotation_for(self.config, y),
         )
+        y = self.decoder(y, context)
         return F.linear(y, embedding.weight) if self.head is None else self.head(y)

@@ -9,11 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from kilolayer.nn.activations import Activation
-from kilolayer.nn.checkpointing import Segment, check_segment, run_layers
+from kilolayer.nn.checkpointing import Segment, check_segment
+from kilolayer.nn.context import LayerContext
 from kilolayer.nn.decoder_layer import TransformerDecoderLayer
 from kilolayer.nn.depth_guard import DepthGuard, build_depth_guard
 from kilolayer.nn.encoder_layer import TransformerEncoderLayer
 from kilolayer.nn.layer_place import as_depth
+from kilolayer.nn.layer_stack import run_layers
 from kilolayer.nn.masks import AttentionMask, merge_masks
 from kilolayer.nn.options import check_counts
 from kilolayer.nn.placed_layer import Layer, rebuild_layer
@@ -100,9 +102,17 @@ class TransformerEncoder(nn.Module):
             batch_dim = self.options.batch_dim
             return self(src.unsqueeze(batch_dim), mask, src_key_padding_mask, is_causal).squeeze(batch_dim)
         sizes = self.options.mask_sizes(src)
-        merged = merge_masks(mask, src_key_padding_mask, is_causal=bool(is_causal), **sizes)
-        steps = [lambda x, layer=layer: layer(x, src_mask=merged) for layer in self.layers]
-        out = run_layers(steps, src, every=self.checkpoint_every, has_dropout=self.options.dropout > 0)
+        context = LayerContext(
+            mask=merge_masks(mask, src_key_padding_mask, is_causal=bool(is_causal), **sizes)
+        )
+        out = run_layers(
+            self.layers,
+            src,
+            context,
+            call=_call_encoder_layer,
+            kind=TransformerEncoderLayer,
+            checkpoint_every=self.checkpoint_every,
+        )
         return out if self.norm is None else self.norm(out)
 
 
@@ -161,12 +171,19 @@ class TransformerDecoder(nn.Module):
             hints = tgt_is_causal, memory_is_causal
             return self(tgt.unsqueeze(batch_dim), memory.unsqueeze(batch_dim), *masks, *hints).squeeze(batch_dim)
         sizes = self.options.mask_sizes(tgt)
-        mask = merge_masks(tgt_mask, tgt_key_padding_mask, is_causal=bool(tgt_is_causal), **sizes)
-        cross = merge_masks(memory_mask, memory_key_padding_mask, is_causal=memory_is_causal, **sizes)
-        steps = [
-            lambda x, layer=layer: layer(x, memory, tgt_mask=mask, memory_mask=cross) for layer in self.layers
-        ]
-        out = run_layers(steps, tgt, every=self.checkpoint_every, has_dropout=self.options.dropout > 0)
+        context = LayerContext(
+            memory,
+            mask=merge_masks(tgt_mask, tgt_key_padding_mask, is_causal=bool(tgt_is_causal), **sizes),
+            memory_mask=merge_masks(memory_mask, memory_key_padding_mask, is_causal=memory_is_causal, **sizes),
+        )
+        out = run_layers(
+            self.layers,
+            tgt,
+            context,
+            call=_call_decoder_layer,
+            kind=TransformerDecoderLayer,
+            checkpoint_every=self.checkpoint_every,
+        )
         return out if self.norm is None else self.norm(out)
 
 
@@ -302,6 +319,14 @@ class Transformer(nn.Module):
         Shape: ``(sz, sz)``.
         """
         return torch.full((sz, sz), float("-inf"), dtype=dtype, device=device).triu_(diagonal=1)
+
+
+def _call_encoder_layer(layer: nn.Module, x: Tensor, context: LayerContext) -> Tensor:
+    return layer(x, src_mask=context.mask)
+
+
+def _call_decoder_layer(layer: nn.Module, x: Tensor, context: LayerContext) -> Tensor:
+    return layer(x, context.memory, tgt_mask=context.mask, memory_mask=context.memory_mask)
 
 
 def _check_template(layer: object, wanted: type[nn.Module]) -> None:

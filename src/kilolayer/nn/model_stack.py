@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from kilolayer.nn.checkpointing import run_layers
 from kilolayer.nn.config import TransformerConfig
+from kilolayer.nn.context import NO_CONTEXT, LayerContext
 from kilolayer.nn.depth_guard import build_depth_guard
 from kilolayer.nn.layer import TransformerLayer
 from kilolayer.nn.layer_place import LayerPlace
-from kilolayer.nn.masks import NO_MASK, AttentionMask
-from kilolayer.nn.positions import Rotation
+from kilolayer.nn.layer_stack import run_layers
 from kilolayer.schemes import Depth, Stack
 
 
-class LayerStack(nn.Module):
+class ModelStack(nn.Module):
     """The layers of one stack in turn, and the final norm where the scheme has one.
 
     Values are left to an initialisation plan.
@@ -34,20 +33,18 @@ class LayerStack(nn.Module):
             self.layers.append(TransformerLayer(options, place, attends_to_memory=attends_to_memory))
         self.norm = options.build_norm() if scheme.final_norm else None
         self.checkpoint_every = config.checkpoint_every
-        self.has_dropout = options.dropout > 0
 
-    def forward(
-        self,
-        x: Tensor,
-        memory: Tensor | None = None,
-        *,
-        mask: AttentionMask = NO_MASK,
-        memory_mask: AttentionMask = NO_MASK,
-        rotation: Rotation | None = None,
-    ) -> Tensor:
-        steps = [
-            lambda x, layer=layer: layer(x, memory, mask=mask, memory_mask=memory_mask, rotation=rotation)
-            for layer in self.layers
-        ]
-        x = run_layers(steps, x, every=self.checkpoint_every, has_dropout=self.has_dropout)
+    def forward(self, x: Tensor, context: LayerContext = NO_CONTEXT) -> Tensor:
+        x = run_layers(
+            self.layers,
+            x,
+            context,
+            call=_call_layer,
+            kind=TransformerLayer,
+            checkpoint_every=self.checkpoint_every,
+        )
         return x if self.norm is None else self.norm(x)
+
+
+def _call_layer(layer: nn.Module, x: Tensor, context: LayerContext) -> Tensor:
+    return layer(x, context)
