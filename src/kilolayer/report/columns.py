@@ -14,7 +14,7 @@ from kilolayer.report.grid import Grid, GridReader, first_nonfinite_step, run_se
 from kilolayer.report.loss import LossAxis
 from kilolayer.report.panel import step_bounds
 from kilolayer.report.quantity import QUANTITIES
-from kilolayer.report.scale import CURVE_COLORS, NONFINITE_COLOR, depth_ticks, scale_label, shared_scale, ticks
+from kilolayer.report.scale import CURVE_COLORS, NONFINITE_COLOR, scale_label, shared_scale, ticks
 from kilolayer.report.text import NOT_RECORDED, format_value
 from kilolayer.report.thin import NONFINITE, ZERO, thin_curve, thin_grid
 from kilolayer.report.view import RunView
@@ -22,7 +22,9 @@ from kilolayer.report.view import RunView
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-MAX_CELLS = 256
+MAX_ROWS, MAX_COLUMNS = 120, 240
+"""About one cell per pixel: more would be drawn over each other."""
+
 CROSSES = 8
 """Crosses on non-finite cells along each axis, at most."""
 
@@ -71,7 +73,7 @@ class Columns:
     def _draw_heat_map(self, axes: Axes, grid: Grid, row: int) -> None:
         from matplotlib.colors import ListedColormap
 
-        cells = thin_grid(grid, max_rows=MAX_CELLS, max_columns=MAX_CELLS)
+        cells = thin_grid(grid, max_rows=MAX_ROWS, max_columns=MAX_COLUMNS)
         x, y = step_bounds(grid.steps)[cells.step_edges], cells.site_edges - 0.5
         shown = np.where(cells.codes == ZERO, self.scales[row].low, cells.values)
         values = np.ma.masked_invalid(shown)
@@ -81,9 +83,10 @@ class Columns:
             marked = np.ma.masked_where(~bad, np.ones(bad.shape))
             axes.pcolormesh(x, y, marked, cmap=ListedColormap([NONFINITE_COLOR]))
             axes.scatter(*_crosses(bad, x, y), marker="x", s=9, linewidths=0.9, color="white")
-        places = depth_ticks(grid.block_numbers, at_most=5)
+        places = grid.tick_places(at_most=5)
         axes.set_yticks(places, [str(grid.block_numbers[place]) for place in places])
         axes.locator_params(axis="x", nbins=4, integer=True)
+        _mark_bands(axes, grid)
 
     def _draw_loss(self, axes: Axes, number: int, *, is_first: bool) -> None:
         run = self.runs[number]
@@ -120,6 +123,19 @@ class Columns:
         else:
             cause = "no cause found" if run.was_examined else "not evaluated"
         return f"{_wrap(outcome, width=32, lines=1)}\n{_wrap(cause, width=32, lines=2)}"
+
+
+def _mark_bands(axes: Axes, grid: Grid) -> None:
+    """Lines between bands, and the name of each."""
+    if len(grid.bands) < 2:
+        return
+    for band in grid.bands:
+        axes.axhline(band.first - 0.5, color="white", linewidth=1.5)
+        axes.text(
+            0.02, band.end - 0.5 - 0.01 * len(grid.sites), drawable(band.label, limit=28), fontsize=5.5, color="white",
+            transform=axes.get_yaxis_transform(), va="top", parse_math=False,
+            bbox={"facecolor": "black", "edgecolor": "none", "alpha": 0.5, "pad": 0.8},
+        )  # fmt: skip
 
 
 def _wrap(text: str, *, width: int, lines: int) -> str:

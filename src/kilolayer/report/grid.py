@@ -10,6 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from kilolayer.recording import Recording, Site
+from kilolayer.report.bands import Band, in_bands
+from kilolayer.report.depth import depth_ticks
 from kilolayer.report.quantity import Quantity
 
 
@@ -18,7 +20,8 @@ class Grid:
     """Values over steps and depth.
 
     ``steps`` has shape ``(num_steps,)``; ``values``, ``recorded`` (a row exists) and ``nonfinite`` (the value,
-    or one of the elements it summarizes, is NaN or infinite) have shape ``(num_steps, num_sites)``.
+    or one of the elements it summarizes, is NaN or infinite) have shape ``(num_steps, num_sites)``. Sites stand in
+    ``bands``; one band where nothing else is said.
     """
 
     quantity: Quantity
@@ -27,6 +30,11 @@ class Grid:
     values: np.ndarray
     recorded: np.ndarray
     nonfinite: np.ndarray
+    bands: tuple[Band, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.bands:
+            object.__setattr__(self, "bands", (Band("", 0, len(self.sites)),))
 
     @cached_property
     def scaled(self) -> np.ndarray:
@@ -41,12 +49,22 @@ class Grid:
         bad = self.nonfinite.any(axis=1)
         return int(self.steps[np.argmax(bad)]) if bad.any() else None
 
-    @property
+    @cached_property
     def block_numbers(self) -> list[int]:
         """The number people give each site's block, from 1; its place in line where it has no block."""
         return [
             place + 1 if site.block_index is None else site.block_index + 1 for place, site in enumerate(self.sites)
         ]
+
+    def tick_places(self, *, at_most: int = 6) -> list[int]:
+        """Indices of about ``at_most`` sites to label; in every band the first, and the last in the last one."""
+        places: list[int] = []
+        for band in self.bands:
+            numbers = self.block_numbers[band.first : band.end]
+            inside = depth_ticks(numbers, at_most=max(at_most // len(self.bands), 2))
+            kept = inside if band is self.bands[-1] or len(inside) < 2 else inside[:-1]
+            places += [band.first + place for place in kept]
+        return places
 
 
 class GridReader:
@@ -64,13 +82,16 @@ class GridReader:
         if not self.recording.has(quantity.role, quantity.stat):
             return None
         sites = self._marked_sites(quantity)
+        bands: tuple[Band, ...] = ()
+        if quantity.where == "weights":
+            sites, bands = in_bands(sites)
         steps, values = self.recording.matrix(quantity.role, quantity.stat, sites)
         if not len(steps):
-            sites = self._recorded_sites(quantity)
+            sites, bands = self._recorded_sites(quantity), ()
             steps, values = self.recording.matrix(quantity.role, quantity.stat, sites)
         recorded = self._recorded(quantity, sites, values)
         nonfinite = recorded & ~np.isfinite(values) | self._flagged(quantity.role, sites, steps)
-        return Grid(quantity, sites, steps, values, recorded, nonfinite)
+        return Grid(quantity, sites, steps, values, recorded, nonfinite, bands)
 
     def _marked_sites(self, quantity: Quantity) -> tuple[Site, ...]:
         if quantity.where == "stream":

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from kilolayer.report.grid import Grid
-from kilolayer.report.scale import depth_ticks
 from kilolayer.report.text import NAME_LIMIT, NOT_RECORDED, format_number, format_range, inert
 from kilolayer.report.thin import chosen_steps
 from kilolayer.report.view import Prediction
@@ -28,7 +27,7 @@ def number_table(grid: Grid, prediction: Prediction | None) -> NumberTable:
     if prediction is not None:
         header.append("predicted at step 0")
     rows = []
-    for place in depth_ticks(grid.block_numbers, at_most=9):
+    for place in grid.tick_places(at_most=9):
         name = grid.sites[place].name
         row = [str(grid.block_numbers[place]), inert(name, limit=NAME_LIMIT)]
         row += [cell_text(grid, index, place) for index in steps]

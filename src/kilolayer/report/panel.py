@@ -12,7 +12,7 @@ import numpy as np
 
 from kilolayer.report.grid import Grid
 from kilolayer.report.numbers import prediction_text
-from kilolayer.report.scale import ColorScale, depth_ticks, scale_label, ticks, widen
+from kilolayer.report.scale import ColorScale, scale_label, ticks, widen
 from kilolayer.report.text import NAME_LIMIT, inert
 from kilolayer.report.thin import chosen_steps, thin_curve, thin_grid
 from kilolayer.report.view import Prediction
@@ -63,11 +63,11 @@ def depth_panel(
     num_rows = min(len(grid.sites), budget.rows)
     cells = thin_grid(grid, max_rows=num_rows, max_columns=budget.columns(num_rows))
     bounds = step_bounds(grid.steps)
-    labels = depth_ticks(grid.block_numbers)
+    labels = grid.tick_places()
     curves = _curves(grid, budget.points)
     predicted = _predicted(grid, prediction, budget.points)
     low, high = _reach(curves, predicted, scale)
-    places = ticks(low, high, log=grid.quantity.log)
+    places = ticks(low, high, log=grid.quantity.log, count=3)
     return {
         "log": grid.quantity.log,
         "title": grid.quantity.title,
@@ -83,7 +83,8 @@ def depth_panel(
         "row_predicted": _row_predictions(grid, prediction, cells.site_edges),
         "blocks": _block_spans(grid),
         "y_ticks": [labels, [str(grid.block_numbers[index]) for index in labels]],
-        "points": len(set(grid.block_numbers)) < len(grid.sites),
+        "bands": [[inert(band.label, limit=40), band.first - 0.5, band.end - 0.5] for band in grid.bands],
+        "points": len(grid.bands) == 1 and len(set(grid.block_numbers)) < len(grid.sites),
         "curves": curves,
         "predicted": predicted,
         "x_range": [low, high],
@@ -104,12 +105,14 @@ def _spans(steps: np.ndarray, edges: np.ndarray) -> list[list[int]]:
 
 
 def _block_spans(grid: Grid) -> list[list[float]]:
-    """``[block number, from, to]`` along the depth, for the selection of a block."""
-    spans: dict[int, list[float]] = {}
+    """``[block number, from, to]`` along the depth, one per block and band, for the selection of a block."""
+    spans: list[list[float]] = []
     for place, block in enumerate(grid.block_numbers):
-        span = spans.setdefault(block, [place - 0.5, place + 0.5])
-        span[1] = place + 0.5
-    return [[block, *span] for block, span in spans.items()]
+        if spans and spans[-1][0] == block and all(band.first != place for band in grid.bands):
+            spans[-1][2] = place + 0.5
+        else:
+            spans.append([block, place - 0.5, place + 0.5])
+    return spans
 
 
 def _curves(grid: Grid, limit: int) -> list[dict[str, Any]]:
@@ -117,8 +120,17 @@ def _curves(grid: Grid, limit: int) -> list[dict[str, Any]]:
     for index in chosen_steps(grid.steps, grid.first_nonfinite_step):
         values = grid.scaled[index]
         places = thin_curve(values, limit)
-        curves.append({"step": int(grid.steps[index]), "y": places.tolist(), "x": rounded(values[places])})
+        curve = _with_breaks(grid, places, {"x": values[places]})
+        curves.append({"step": int(grid.steps[index]), **curve})
     return curves
+
+
+def _with_breaks(grid: Grid, places: np.ndarray, arrays: dict[str, np.ndarray]) -> dict[str, list[float | None]]:
+    """Points along the depth as lists, with an empty point between bands so that no line joins them."""
+    starts = [band.first for band in grid.bands[1:]]
+    before = np.searchsorted(places, starts)
+    broken = {name: rounded(np.insert(array, before, np.nan)) for name, array in arrays.items()}
+    return {"y": rounded(np.insert(places.astype(float), before, np.nan)), **broken}
 
 
 def on_scale(values: np.ndarray, grid: Grid) -> np.ndarray:
@@ -138,14 +150,14 @@ def predicted_at(grid: Grid, prediction: Prediction) -> tuple[np.ndarray, dict[s
     return places[order], {name: on_scale(array[kept], grid) for name, array in arrays.items() if array is not None}
 
 
-def _predicted(grid: Grid, prediction: Prediction | None, limit: int) -> dict[str, Any] | None:
+def _predicted(grid: Grid, prediction: Prediction | None, limit: int) -> dict[str, list[float | None]] | None:
     if prediction is None:
         return None
     places, arrays = predicted_at(grid, prediction)
     if not len(places):
         return None
     kept = thin_curve(arrays["value"], limit)
-    return {"y": places[kept].tolist(), **{name: rounded(array[kept]) for name, array in arrays.items()}}
+    return _with_breaks(grid, places[kept], {name: array[kept] for name, array in arrays.items()})
 
 
 def _row_predictions(grid: Grid, prediction: Prediction | None, edges: np.ndarray) -> list[str]:

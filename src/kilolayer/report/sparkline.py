@@ -29,8 +29,8 @@ def sparkline(
         min_span: range that fills the height at least, so that noise on a flat curve stays flat.
 
     Example:
-        >>> sparkline(np.array([0.0, 1.0, 2.0, 3.0])), sparkline(np.array([0.01, 0.0, -0.01]))
-        ('▁▃▆█', '▅▄▄')
+        >>> sparkline(np.array([0.0, 1.0, 2.0, 3.0])), sparkline(np.array([0.01, -0.01]))
+        ('▁▃▆█', '▅▄')
     """
     curve = np.array(values, dtype=np.float64)
     if not len(curve):

@@ -111,7 +111,7 @@ def render_table(
         >>> table = render_table(["wiring", "std"], [["plain-naive", 7.21e-10], ["prenorm", 1.46]])
         >>> print(to_text(table), end="")
         wiring           std
-        ----------------------
+        ────────────────────
         plain-naive  7.2e-10
         prenorm         1.46
     """

@@ -114,8 +114,8 @@ def _consequences(finding: Finding) -> str:
 def render_depth(run: RunView) -> SplitTable:
     """What happened along the depth: one line per quantity at the first and the last recorded step.
 
-    Each line holds a sparkline from block 1 to the last (``x``: not finite) with its lowest and highest value. Where
-    theory predicts the curve of step 0, that stands in a line of its own.
+    Each line holds a sparkline from block 1 to the last, of the middle value in each block (``x``: one is not finite),
+    and the lowest and highest value of all sites. What theory predicts for step 0 stands in a line of its own.
 
     Example:
         >>> from kilolayer.recording import RecordingWriter
@@ -144,12 +144,24 @@ def _predicted_row(grid: Grid, prediction: Prediction) -> list[list[str]]:
     if not len(places):
         return []
     value = arrays["value"]
+    scaled = np.full(len(grid.sites), np.nan)
+    scaled[places] = value
     reach = _reach(10.0**value if grid.quantity.log else value)
-    return [[grid.quantity.title, "theory", _line(grid, value), reach]]
+    return [[grid.quantity.title, "theory", _line(grid, scaled, np.zeros(len(scaled), dtype=bool)), reach]]
 
 
-def _line(grid: Grid, scaled: np.ndarray, nonfinite: np.ndarray | None = None) -> str:
-    return sparkline(scaled, nonfinite, width=SPARKLINE_WIDTH, min_span=1.0 if grid.quantity.log else 0.1)
+def _line(grid: Grid, scaled: np.ndarray, nonfinite: np.ndarray) -> str:
+    """A sparkline with one value per block: the middle one of its sites, not finite where any is not."""
+    numbers = np.array(grid.block_numbers)
+    members = [np.flatnonzero(numbers == number) for number in dict.fromkeys(grid.block_numbers)]
+    middles = np.array([_middle(scaled[inside]) for inside in members])
+    bad = np.array([nonfinite[inside].any() for inside in members], dtype=bool)
+    return sparkline(middles, bad, width=SPARKLINE_WIDTH, min_span=1.0 if grid.quantity.log else 0.1)
+
+
+def _middle(values: np.ndarray) -> float:
+    known = values[~np.isnan(values)]
+    return float(np.median(known)) if len(known) else float("nan")
 
 
 def _reach(values: np.ndarray) -> str:
@@ -165,8 +177,8 @@ def render_runs(runs: Sequence[RunView], *, title: str = "") -> SplitTable:
         >>> from kilolayer.report.table import to_text
         >>> run = RunView("prenorm", RecordingWriter().close(), summary={"loss": 0.31})
         >>> print(to_text(render_runs([run])), end="")
-        run      loss   cause
-        ───────────────────────────────
+        run       loss  cause
+        ─────────────────────────────
         prenorm  0.310  not evaluated
     """
     labels = summary_labels(runs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -40,9 +41,12 @@ class Cells:
 
 
 def bin_edges(count: int, limit: int) -> np.ndarray:
-    """Edges of at most ``limit`` bins of nearly equal size over ``count`` items, shape ``(num_bins + 1,)``."""
-    bins = max(min(count, limit), 1)
-    return (np.arange(bins + 1) * count) // bins
+    """Edges of at most ``limit`` bins over ``count`` items, shape ``(num_bins + 1,)``.
+
+    Bins are of one size, but for the last: uneven ones would show as stripes.
+    """
+    size = max(math.ceil(count / limit), 1)
+    return np.append(np.arange(0, count, size), count)
 
 
 def thin_grid(grid: Grid, *, max_rows: int, max_columns: int) -> Cells:
@@ -57,11 +61,18 @@ def thin_grid(grid: Grid, *, max_rows: int, max_columns: int) -> Cells:
     distance = np.where(finite, np.abs(scaled - middle), -1.0)
     distance[grid.recorded & ~finite] = np.finfo(np.float64).max
     distance[grid.nonfinite] = np.inf
-    step_edges, site_edges = bin_edges(len(grid.steps), max_columns), bin_edges(len(grid.sites), max_rows)
+    step_edges, site_edges = bin_edges(len(grid.steps), max_columns), _band_edges(grid, max_rows)
     codes, low, high = _encode(grid, scaled)
     codes, distance = _keep_farthest(codes, distance, step_edges)
     codes, _ = _keep_farthest(codes.T, distance.T, site_edges)
     return Cells(site_edges, step_edges, codes, low, high)
+
+
+def _band_edges(grid: Grid, max_rows: int) -> np.ndarray:
+    """Edges over the sites; no bin holds sites of two bands."""
+    limit = max(max_rows // len(grid.bands), 1)
+    edges = [band.first + bin_edges(band.end - band.first, limit)[:-1] for band in grid.bands]
+    return np.append(np.concatenate(edges), len(grid.sites))
 
 
 def _encode(grid: Grid, scaled: np.ndarray) -> tuple[np.ndarray, float, float]:

@@ -98,6 +98,11 @@ class RunView:
         return self.root is not None or bool(self.findings) or len(self.recording) > 0
 
     @property
+    def looks_healthy(self) -> bool:
+        """Whether nothing was found and the outcome, where the summary has one, is that the run trains."""
+        return self.root is None and self.was_examined and self.summary.get("outcome", "trains") == "trains"
+
+    @property
     def other_findings(self) -> tuple[Finding, ...]:
         """The findings that are neither the root nor folded under it."""
         folded = () if self.root is None else (self.root, *self.root.consequences)

@@ -29,16 +29,22 @@ def test_values_lie_at_their_step_and_block():
     assert grid.block_numbers == list(range(1, 9))
 
 
-def test_weights_are_the_sites_of_gradients_and_updates():
+def test_weights_are_the_sites_of_gradients_and_updates_in_bands():
     made = recording(lambda block, step: 1.0, gradient=lambda block, step: 1.0 + block, weights_per_block=2)
     grid = read(made, GRADIENT)
-    assert [site.name for site in grid.sites[:3]] == [
-        "blocks.0.linear1.weight",
-        "blocks.0.linear2.weight",
-        "blocks.1.linear1.weight",
+    assert [site.name for site in grid.sites] == [
+        f"blocks.{block}.linear{index}.weight" for index in (1, 2) for block in range(8)
     ]
-    assert grid.block_numbers == [block for block in range(1, 9) for _ in range(2)]
-    np.testing.assert_allclose(read(made, UPDATE).values[0], 0.01 * np.repeat(1.0 + np.arange(8), 2), rtol=1e-6)
+    assert grid.block_numbers == [*range(1, 9), *range(1, 9)]
+    assert [(band.label, band.first, band.end) for band in grid.bands] == [("linear1", 0, 8), ("linear2", 8, 16)]
+    np.testing.assert_allclose(read(made, UPDATE).values[0], 0.01 * np.tile(1.0 + np.arange(8), 2), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("weights_per_block", "labels"), [(1, "1 2 4 6 8"), (2, "1 5 1 5 8"), (4, "1 1 1 1 8")])
+def test_labels_along_the_depth_are_few_and_end_with_the_last_block(weights_per_block, labels):
+    made = recording(lambda block, step: 1.0, weights_per_block=weights_per_block)
+    grid = read(made, GRADIENT)
+    assert " ".join(str(grid.block_numbers[place]) for place in grid.tick_places()) == labels
 
 
 def test_a_missing_row_is_not_a_recorded_nan():

@@ -195,6 +195,12 @@ def test_what_a_run_lacks_is_named_in_its_card():
     assert "Not recorded: activation rms, gradient norm, update ratio." in page.text
 
 
+def test_a_stuck_run_without_finding_is_not_called_healthy():
+    _, page = page_of(RunView("stuck", healthy().recording, summary={"outcome": "stuck"}))
+    assert "no finding Nothing stands out, yet the outcome is stuck ." in page.text
+    assert "healthy" not in page.text
+
+
 def test_no_run_at_all_is_said():
     _, page = page_of()
     assert "No run was given: nothing to show." in page.text

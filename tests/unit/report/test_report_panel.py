@@ -60,9 +60,9 @@ def test_a_thinned_panel_names_the_span_of_every_cell():
     names = Names()
     panel = panel_of(healthy(steps=range(50)), names=names, budget=Budget(rows=3, cells=30, points=5))
     assert [[names.texts[i] for i in pair] for pair in panel["row_sites"]] == [
-        ["blocks.0:sum", "blocks.1:sum"],
-        ["blocks.2:sum", "blocks.4:sum"],
-        ["blocks.5:sum", "blocks.7:sum"],
+        ["blocks.0:sum", "blocks.2:sum"],
+        ["blocks.3:sum", "blocks.5:sum"],
+        ["blocks.6:sum", "blocks.7:sum"],
     ]
     assert panel["step_spans"][0][0] == 0
     assert panel["step_spans"][-1][1] == 49
@@ -77,10 +77,38 @@ def test_curves_stop_before_the_first_nonfinite_step():
     np.testing.assert_allclose(panel["curves"][0]["x"], np.arange(8) * np.log10(2.0), atol=1e-5)
 
 
-def test_several_matrices_per_block_are_drawn_as_points():
-    assert panel_of(healthy(weights_per_block=2), GRADIENT)["points"]
-    assert not panel_of(healthy(), GRADIENT)["points"]
-    assert panel_of(healthy(weights_per_block=2), GRADIENT)["blocks"][1] == [2, 1.5, 3.5]
+def test_matrices_of_a_block_are_drawn_in_bands_with_a_break_between():
+    names = Names()
+    panel = panel_of(healthy(weights_per_block=2, num_blocks=3), GRADIENT, names=names)
+    assert panel["bands"] == [["linear1", -0.5, 2.5], ["linear2", 2.5, 5.5]]
+    assert [names.texts[first] for first, _ in panel["row_sites"]] == [
+        f"blocks.{block}.linear{index}.weight" for index in (1, 2) for block in range(3)
+    ]
+    assert panel["blocks"] == [
+        [1, -0.5, 0.5], [2, 0.5, 1.5], [3, 1.5, 2.5], [1, 2.5, 3.5], [2, 3.5, 4.5], [3, 4.5, 5.5],
+    ]  # fmt: skip
+    assert panel["curves"][0]["y"] == [0, 1, 2, None, 3, 4, 5]
+    assert panel["curves"][0]["x"] == [-1, -1, -1, None, -1, -1, -1]
+    assert panel["y_ticks"] == [[0, 1, 3, 4, 5], ["1", "2", "1", "2", "3"]]
+    assert not panel["points"]
+
+
+def test_blocks_of_very_many_matrices_are_drawn_as_points_in_their_order():
+    panel = panel_of(healthy(weights_per_block=9, num_blocks=2), GRADIENT)
+    assert panel["points"]
+    assert panel["blocks"] == [[1, -0.5, 8.5], [2, 8.5, 17.5]]
+    assert None not in panel["curves"][0]["y"]
+
+
+def test_a_prediction_for_one_band_is_drawn_in_that_band():
+    made = healthy(weights_per_block=2, num_blocks=3).recording
+    grid = GridReader(made).read(GRADIENT)
+    first = tuple(f"blocks.{block}.linear1.weight" for block in range(3))
+    prediction = Prediction("param_grad", "l2_norm", first, [1.0, 10.0, 100.0])
+    panel = depth_panel(grid, prediction, shared_scale([grid]), names=Names(), budget=Budget.share(1))
+    assert [point for point in panel["predicted"]["y"] if point is not None] == [0, 1, 2]
+    assert [point for point in panel["predicted"]["value"] if point is not None] == [0, 1, 2]
+    assert panel["row_predicted"] == ["1.00", "10.0", "100", "-", "-", "-"]
 
 
 def test_predictions_lie_on_the_scale_at_their_sites():
@@ -155,6 +183,13 @@ def test_the_table_of_numbers_shows_what_was_recorded_beside_what_was_predicted(
     assert table.rows[0] == ("1", "blocks.0:sum", "1.00", "1.01", "1.02", "1.04", "1.00 (0.80-1.2)")
     assert table.rows[-1][:3] == ("64", "blocks.63:sum", "2.26")
     assert len(table.rows) <= 9
+
+
+def test_the_table_of_numbers_covers_every_band():
+    table = number_table(read(healthy(weights_per_block=2, num_blocks=64), GRADIENT), None)
+    assert len(table.rows) <= 10
+    assert [row[1] for row in table.rows if row[0] == "1"] == ["blocks.0.linear1.weight", "blocks.0.linear2.weight"]
+    assert table.rows[-1][1] == "blocks.63.linear2.weight"
 
 
 def test_the_table_of_numbers_includes_the_last_step_of_a_run_that_broke():

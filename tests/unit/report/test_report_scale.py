@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from report_runs import recording
 
+from kilolayer.report.depth import depth_ticks
 from kilolayer.report.grid import GridReader
 from kilolayer.report.quantity import QUANTITIES, Quantity
 from kilolayer.report.scale import (
@@ -13,7 +14,6 @@ from kilolayer.report.scale import (
     MAX_DECADES,
     VIRIDIS,
     ColorScale,
-    depth_ticks,
     scale_label,
     shared_scale,
     ticks,

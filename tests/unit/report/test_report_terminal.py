@@ -159,6 +159,12 @@ def test_depth_is_shown_with_theory_and_nonfinite_marks():
     assert "1.0e-30 to 1.0" in to_text(render_depth(vanishing()))
 
 
+def test_each_block_has_one_mark_however_many_matrices_it_holds():
+    one = [line.split("  ")[2] for line in to_text(render_depth(healthy())).splitlines() if "Gradient" in line]
+    three = to_text(render_depth(healthy(weights_per_block=3))).splitlines()
+    assert one == [line.split("  ")[2] for line in three if "Gradient" in line]
+
+
 def test_a_console_without_unicode_gets_ascii():
     text = printed(render_depth(exploding()), encoding="ascii")
     assert "Activation RMS  step 0  _.-~=+*#         1.0-128" in text

@@ -1,11 +1,14 @@
 """Down-sampling keeps extremes, non-finite values and order."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kilolayer.recording import Site
+from kilolayer.report.bands import Band
 from kilolayer.report.grid import Grid
 from kilolayer.report.quantity import QUANTITIES
 from kilolayer.report.thin import FIRST_CODE, MISSING, NONFINITE, ZERO, bin_edges, chosen_steps, thin_curve, thin_grid
@@ -19,13 +22,18 @@ def grid_of(values, recorded=None):
     return Grid(QUANTITIES[0], table, np.arange(len(values)), values, recorded, recorded & ~np.isfinite(values))
 
 
-@given(st.integers(1, 5000), st.integers(1, 600))
-def test_bins_cover_everything_once_and_evenly(count, limit):
+@given(st.integers(0, 5000), st.integers(1, 600))
+def test_bins_cover_everything_once_in_equal_steps(count, limit):
     edges = bin_edges(count, limit)
     sizes = np.diff(edges)
-    assert (edges[0], edges[-1], len(sizes)) == (0, count, min(count, limit))
-    assert sizes.min() >= 1
-    assert sizes.max() - sizes.min() <= 1
+    assert edges[-1] == count
+    assert len(sizes) <= limit
+    if count:
+        assert edges[0] == 0
+        assert sizes.min() >= 1
+        assert (sizes[:-1] == sizes[0]).all()
+        assert sizes[-1] <= sizes[0]
+        assert len(sizes) == count or sizes[0] > 1
 
 
 def test_a_small_grid_is_kept_value_by_value():
@@ -42,10 +50,21 @@ def test_extremes_survive(max_rows, max_columns):
     values = rng.uniform(0.9, 1.1, (200, 30))
     values[117, 3], values[60, 22] = 1e6, 1e-9
     cells = thin_grid(grid_of(values), max_rows=max_rows, max_columns=max_columns)
-    assert cells.codes.shape == (min(max_rows, 30), min(max_columns, 200))
+    assert (
+        cells.codes.shape
+        == {(10, 20): (10, 20), (1, 1): (1, 1), (30, 3): (30, 3), (300, 7): (30, 7)}[max_rows, max_columns]
+    )
     assert np.nanmin(cells.values) == pytest.approx(-9, abs=1e-3)
     if cells.codes.size > 1:
         assert np.nanmax(cells.values) == pytest.approx(6, abs=1e-3)
+
+
+def test_no_row_mixes_bands():
+    bands = (Band("first", 0, 5), Band("second", 5, 10))
+    grid = dataclasses.replace(grid_of(np.ones((4, 10))), bands=bands)
+    assert thin_grid(grid, max_rows=4, max_columns=4).site_edges.tolist() == [0, 3, 5, 8, 10]
+    assert thin_grid(grid, max_rows=1, max_columns=4).site_edges.tolist() == [0, 5, 10]
+    assert thin_grid(grid, max_rows=100, max_columns=4).site_edges.tolist() == list(range(11))
 
 
 def test_a_nonfinite_value_wins_over_every_other_then_a_zero():

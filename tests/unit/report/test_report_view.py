@@ -33,6 +33,15 @@ def test_an_empty_recording_is_not_a_healthy_one():
     assert RunView("judged", empty().recording, root=finding()).was_examined
 
 
+def test_a_run_without_finding_that_does_not_train_does_not_look_healthy():
+    made = healthy().recording
+    assert RunView("run", made).looks_healthy
+    assert RunView("run", made, summary={"outcome": "trains"}).looks_healthy
+    assert not RunView("run", made, summary={"outcome": "stuck"}).looks_healthy
+    assert not RunView("run", made, finding()).looks_healthy
+    assert not empty().looks_healthy
+
+
 def test_other_findings_are_neither_the_root_nor_its_consequences():
     folded, other = finding(code="SIG103"), finding(code="UPD301")
     root = finding().with_consequences((folded,))

@@ -11,6 +11,8 @@
   const DASHES = ["solid", "dash", "dot", "dashdot", "longdash"];
   const SYMBOLS = ["circle", "diamond", "square", "triangle-up", "cross"];
   const CONFIG = { displayModeBar: false, responsive: true, doubleClick: "reset" };
+  // Two columns of pictures fit on a sheet of A4 or Letter.
+  const PRINT_WIDTH = 340;
   let selected = null;
 
   // Plotly reads a little HTML in every text it is given; names must stay names.
@@ -155,12 +157,24 @@
     return Object.assign({ type: "line", x0: step, x1: step, line: { color: RED, width: 2, dash: "dash" } }, axes);
   }
 
-  function selectionShapes(panel) {
-    const found = selected === null ? null : panel.blocks.find((one) => one[0] === selected);
-    if (!found) return [];
-    const line = { color: RED, width: 1.5 };
-    return [{ type: "rect", xref: "paper", x0: 0, x1: 1, yref: "y", y0: found[1], y1: found[2], line,
-      fillcolor: "rgba(215, 38, 61, 0.18)" }];
+  // Lines between bands, and the selected block in each of them.
+  function shapes(panel) {
+    const across = { xref: "paper", x0: 0, x1: 1, yref: "y" };
+    const between = panel.bands.slice(1).map((band) => Object.assign({}, across, {
+      type: "line", y0: band[1], y1: band[1], line: { color: GRAY, width: 1 },
+    }));
+    const chosen = panel.blocks.filter((one) => one[0] === selected).map((one) => Object.assign({}, across, {
+      type: "rect", y0: one[1], y1: one[2], line: { color: RED, width: 1.5 }, fillcolor: "rgba(215, 38, 61, 0.18)",
+    }));
+    return between.concat(chosen);
+  }
+
+  function bandNames(panel) {
+    if (panel.bands.length < 2) return [];
+    return panel.bands.map((band) => ({
+      text: inert(band[0]), xref: "x domain", x: 0.01, xanchor: "left", y: band[2], yref: "y", yanchor: "top",
+      showarrow: false, bgcolor: "rgba(0, 0, 0, 0.55)", borderpad: 1, font: { size: 9, color: "#ffffff" },
+    }));
   }
 
   function baseLayout() {
@@ -173,7 +187,7 @@
 
   function axis(title, extra) {
     return Object.assign({ title: { text: title, standoff: 4, font: { size: 11 } }, zeroline: false, fixedrange: true,
-      ticks: "", automargin: false }, extra);
+      ticks: "", tickangle: 0, automargin: false }, extra);
   }
 
   function drawDepth(element, panel) {
@@ -185,7 +199,8 @@
         tickvals: panel.x_ticks[0], ticktext: panel.x_ticks[1] }),
       yaxis: axis("block", { range: [ends[0], ends[ends.length - 1]], tickmode: "array", tickvals: panel.y_ticks[0],
         ticktext: panel.y_ticks[1], showgrid: false }),
-      shapes: selectionShapes(panel),
+      shapes: shapes(panel),
+      annotations: bandNames(panel),
     });
     Plotly.newPlot(element, heatTraces(panel).concat(curveTraces(panel)), layout, CONFIG);
     element.on("plotly_click", (event) => {
@@ -222,17 +237,20 @@
   }
 
   function readout(panel) {
-    const found = panel.blocks.find((one) => one[0] === selected);
-    if (!found) return "";
-    const parts = panel.curves.map((curve) => {
-      const index = curve.y.findIndex((y) => found[1] <= y && y < found[2]);
-      const value = index < 0 ? null : curve.x[index];
-      return "step " + curve.step + ": " + (value === null ? "no value" : fromScale(value, panel));
+    const spans = panel.blocks.filter((one) => one[0] === selected);
+    const texts = spans.map((found) => {
+      const band = panel.bands.find((one) => one[1] <= found[1] && found[1] < one[2]);
+      const parts = panel.curves.map((curve) => {
+        const index = curve.y.findIndex((y) => y !== null && found[1] <= y && y < found[2]);
+        const value = index < 0 ? null : curve.x[index];
+        return "step " + curve.step + ": " + (value === null ? "no value" : fromScale(value, panel));
+      });
+      const row = Math.max(panel.y_edges.findIndex((edge) => edge > found[1] + 0.25) - 1, 0);
+      if (panel.row_predicted.length && panel.row_predicted[row] !== "-")
+        parts.push("predicted at step 0: " + panel.row_predicted[row]);
+      return (band[0] ? band[0] + ": " : "") + parts.join(", ");
     });
-    const row = Math.max(panel.y_edges.findIndex((edge) => edge > found[1] + 0.25) - 1, 0);
-    const expected = panel.row_predicted.length && panel.row_predicted[row] !== "-" ?
-      ["predicted at step 0: " + panel.row_predicted[row]] : [];
-    return "Block " + selected + ": " + parts.concat(expected).join(", ");
+    return texts.length ? "Block " + selected + ": " + texts.join("; ") : "";
   }
 
   function select(block) {
@@ -240,7 +258,7 @@
     document.getElementById("block").value = block === null ? "" : block;
     document.querySelectorAll(".plot[data-kind=depth]").forEach((element) => {
       const panel = data.panels[Number(element.dataset.panel)];
-      if (element.dataset.drawn) Plotly.relayout(element, { shapes: selectionShapes(panel) });
+      if (element.dataset.drawn) Plotly.relayout(element, { shapes: shapes(panel) });
     });
     document.querySelectorAll("[data-readout]").forEach((element) => {
       element.textContent = selected === null ? "" : readout(data.panels[Number(element.dataset.readout)]);
@@ -268,6 +286,12 @@
     });
   }, { rootMargin: "600px" });
   plots.forEach((element) => seen.observe(element));
-  window.addEventListener("beforeprint", () => plots.forEach(draw));
+  window.addEventListener("beforeprint", () => plots.forEach((element) => {
+    draw(element);
+    Plotly.relayout(element, { autosize: false, width: PRINT_WIDTH });
+  }));
+  window.addEventListener("afterprint", () => plots.forEach((element) => {
+    Plotly.relayout(element, { autosize: true, width: null });
+  }));
   listen();
 })();
