@@ -12,11 +12,7 @@ from kilolayer.schemes import Depth, Scheme
 
 
 class DepthGuard(nn.Module):
-    """An int64 buffer ``num_layers = [encoder layers, decoder layers]`` that must agree with a loaded one.
-
-    Raises:
-        ValueError: on loading a checkpoint whose scales come from another depth, or, unless ``strict=False``,
-            one that does not say which depth its scales come from.
+    """An int64 buffer ``num_layers = [encoder layers, decoder layers]``, the depth that scales came from.
 
     Example:
         >>> DepthGuard(Depth(encoder_layers=12)).state_dict()["num_layers"].tolist()
@@ -41,41 +37,51 @@ class DepthGuard(nn.Module):
             self.num_layers = self._as_tensor(self.num_layers.device)
         return self
 
-    def _load_from_state_dict(
-        self, state_dict: dict[str, Tensor], prefix: str, local_metadata: dict[str, Any], strict: bool, *lists: Any
-    ) -> None:
-        stored = state_dict.get(f"{prefix}num_layers")
-        if stored is None:
-            if strict:
-                raise ValueError(self._missing(f"{prefix}num_layers"))
-            return
-        found = tuple(int(count) for count in stored.tolist())
-        if found != (self.depth.encoder_layers, self.depth.decoder_layers):
-            raise ValueError(self._mismatch(found))
-        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, *lists)
-
-    def _missing(self, key: str) -> str:
-        return (
-            f"the checkpoint has no {key!r}: it does not say which depth its skip scales come from, and this model has "
-            f"{describe_depth(self.depth.encoder_layers, self.depth.decoder_layers)}. A post-LN checkpoint computes "
-            "another function here; convert the model that wrote it with kilolayer.plan_conversion. If the "
-            "checkpoint is known to be of this depth and scheme, load it with strict=False"
-        )
-
-    def _mismatch(self, found: tuple[int, ...]) -> str:
-        return (
-            f"the checkpoint's skip scales come from {describe_depth(*found)}, this model has "
-            f"{describe_depth(self.depth.encoder_layers, self.depth.decoder_layers)}: the same weights would compute "
-            "another function. Load it at its own depth and convert that model with kilolayer.plan_conversion"
-        )
-
     def extra_repr(self) -> str:
         return describe_depth(self.depth.encoder_layers, self.depth.decoder_layers)
 
 
-def build_depth_guard(scheme: Scheme, depth: Depth) -> DepthGuard | None:
-    """A guard where the function a trained network computes depends on the depth it was built for."""
-    return DepthGuard(depth) if scheme.uses_depth == "forward" else None
+def guard_depth(module: nn.Module, scheme: Scheme, depth: Depth) -> DepthGuard | None:
+    """The guard of a layer or stack, to become its ``depth_guard``; loading another depth into it then raises.
+
+    ``None`` where the function a trained network computes does not depend on the depth it was built for.
+    """
+    if scheme.uses_depth != "forward":
+        return None
+    module.register_load_state_dict_pre_hook(check_loaded_depth)
+    return DepthGuard(depth)
+
+
+def check_loaded_depth(module: nn.Module, state_dict: dict[str, Tensor], prefix: str, *unused: Any) -> None:
+    """Refuse a checkpoint of another depth, or one that does not say its depth, before any of it is loaded.
+
+    ``strict=False`` does not help: it excuses missing keys, and here the key would change the function.
+
+    Raises:
+        ValueError: naming both depths and what converts one into the other.
+    """
+    guard = module.get_submodule("depth_guard") if "depth_guard" in dict(module.named_children()) else None
+    if not isinstance(guard, DepthGuard):
+        return
+    here = (guard.depth.encoder_layers, guard.depth.decoder_layers)
+    key = f"{prefix}depth_guard.num_layers"
+    stored = state_dict.get(key)
+    if stored is None:
+        if any(name.startswith(prefix) for name in state_dict):
+            raise ValueError(
+                f"the checkpoint has no {key!r}: it does not say which depth its skip scales come from, and this model "
+                f"has {describe_depth(*here)}. A post-LN checkpoint would compute another function here; convert the "
+                "model that wrote it with kilolayer.plan_conversion. If it was trained at this depth and scheme, say "
+                f"so: state_dict[{key!r}] = torch.tensor({list(here)})"
+            )
+        return
+    found = tuple(int(count) for count in stored.tolist())
+    if found != here:
+        raise ValueError(
+            f"the checkpoint's skip scales come from {describe_depth(*found)}, this model has "
+            f"{describe_depth(*here)}: the same weights would compute another function. Load it at its own depth and "
+            "convert that model with kilolayer.plan_conversion"
+        )
 
 
 def describe_depth(encoder_layers: int, decoder_layers: int) -> str:

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from kilolayer.nn.config import TransformerConfig
 from kilolayer.nn.context import NO_CONTEXT, LayerContext
-from kilolayer.nn.depth_guard import build_depth_guard
+from kilolayer.nn.depth_guard import guard_depth
 from kilolayer.nn.layer import TransformerLayer
 from kilolayer.nn.layer_place import LayerPlace
 from kilolayer.nn.layer_stack import run_layers
@@ -25,7 +25,7 @@ class ModelStack(nn.Module):
         super().__init__()
         depth = Depth(encoder_layers=config.encoder_layers, decoder_layers=config.decoder_layers)
         scheme, options = config.resolved_scheme, config.layer_options
-        self.depth_guard = build_depth_guard(scheme, depth)
+        self.depth_guard = guard_depth(self, scheme, depth)
         self.layers = nn.ModuleList()
         attends_to_memory = depth.branches_per_layer(stack) == 3
         for index in range(depth.num_layers(stack)):

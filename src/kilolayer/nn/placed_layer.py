@@ -6,7 +6,7 @@ import dataclasses
 from typing import TypeVar
 
 from kilolayer.init import init_layer
-from kilolayer.nn.depth_guard import DepthGuard, build_depth_guard
+from kilolayer.nn.depth_guard import DepthGuard, guard_depth
 from kilolayer.nn.layer import TransformerLayer
 from kilolayer.nn.layer_place import LayerPlace
 from kilolayer.nn.options import LayerOptions
@@ -21,7 +21,7 @@ class PlacedLayer(TransformerLayer):
         super().__init__(options, place, attends_to_memory=attends_to_memory)
         self.depth_guard: DepthGuard | None = None
         if place.depth is not None:
-            self.depth_guard = build_depth_guard(place.scheme, place.depth)
+            self.depth_guard = guard_depth(self, place.scheme, place.depth)
         init_layer(self)
 
 

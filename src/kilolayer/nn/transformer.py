@@ -12,7 +12,7 @@ from kilolayer.nn.activations import Activation
 from kilolayer.nn.checkpointing import Segment, check_segment
 from kilolayer.nn.context import LayerContext
 from kilolayer.nn.decoder_layer import TransformerDecoderLayer
-from kilolayer.nn.depth_guard import DepthGuard, build_depth_guard
+from kilolayer.nn.depth_guard import guard_depth
 from kilolayer.nn.encoder_layer import TransformerEncoderLayer
 from kilolayer.nn.layer_place import as_depth
 from kilolayer.nn.layer_stack import run_layers
@@ -22,8 +22,8 @@ from kilolayer.nn.placed_layer import Layer, rebuild_layer
 from kilolayer.schemes import Depth, Scheme
 
 
-def build_layers(template: Layer, num_layers: int) -> tuple[list[Layer], DepthGuard | None]:
-    """Layers built one by one after a template, each with scales and values of its own, and their guard.
+def build_layers(template: Layer, num_layers: int) -> tuple[list[Layer], Depth]:
+    """Layers built one by one after a template, each with scales and values of its own, and their depth.
 
     Raises:
         ValueError: fewer than one layer, or a template that was built for another depth.
@@ -40,7 +40,7 @@ def build_layers(template: Layer, num_layers: int) -> tuple[list[Layer], DepthGu
         rebuild_layer(template, dataclasses.replace(place, depth=depth, layer_index=index))
         for index in range(num_layers)
     ]
-    return layers, build_depth_guard(place.scheme, depth)
+    return layers, depth
 
 
 class TransformerEncoder(nn.Module):
@@ -83,7 +83,8 @@ class TransformerEncoder(nn.Module):
     ):
         super().__init__()
         _check_template(encoder_layer, TransformerEncoderLayer)
-        layers, self.depth_guard = build_layers(encoder_layer, num_layers)
+        layers, depth = build_layers(encoder_layer, num_layers)
+        self.depth_guard = guard_depth(self, encoder_layer.place.scheme, depth)
         self.layers = nn.ModuleList(layers)
         self.num_layers = num_layers
         self.norm = norm
@@ -146,7 +147,8 @@ class TransformerDecoder(nn.Module):
     ):
         super().__init__()
         _check_template(decoder_layer, TransformerDecoderLayer)
-        layers, self.depth_guard = build_layers(decoder_layer, num_layers)
+        layers, depth = build_layers(decoder_layer, num_layers)
+        self.depth_guard = guard_depth(self, decoder_layer.place.scheme, depth)
         self.layers = nn.ModuleList(layers)
         self.num_layers = num_layers
         self.norm = norm
