@@ -14,9 +14,9 @@ from collections.abc import Callable
 import numpy as np
 import torch
 import torch.nn.functional as F
-from kilolayer.lab.data import Dataset, load_data
 from timing import ratio, time_in_turn
 
+from kilolayer.lab.data import Dataset, load_data
 from kilolayer.lab.wirings import WiringRun, batch_indices, build_model
 from kilolayer.lab.wirings_numpy import build_reference
 from kilolayer.monitor import Monitor
@@ -72,19 +72,24 @@ def numpy_step(run: WiringRun, data: Dataset) -> Callable[[], None]:
 
 
 def multiplies(run: WiringRun, data: Dataset) -> Callable[[], None]:
-    """The step's matrix multiplies and nothing else: output, input gradient and weight gradient of each matrix."""
+    """The step's matrix multiplies and nothing else: output, input gradient and weight gradient of each matrix.
+
+    Each matrix has its own operands and its own place for the weight gradient, forwards in order and then
+    backwards, as in the step: multiplying the same three arrays over and over would time the cache.
+    """
     model = build_model(run, data)
-    weights = [(n, p.detach()) for n, p in model.named_parameters() if p.dim() == 2]
-    x = {w.shape[1]: torch.randn(run.batch_size, w.shape[1]) for _, w in weights}
-    grad = {w.shape[0]: torch.randn(run.batch_size, w.shape[0]) for _, w in weights}
+    weights = [p.detach() for n, p in model.named_parameters() if p.dim() == 2]
+    inputs = [torch.randn(run.batch_size, w.shape[1]) for w in weights]
+    grads = [torch.randn(run.batch_size, w.shape[0]) for w in weights]
+    weight_grads = [torch.empty_like(w) for w in weights]
 
     def step() -> None:
-        for name, weight in weights:
-            out, into = weight.shape
-            torch.mm(x[into], weight.t())
-            torch.mm(grad[out].t(), x[into])
-            if not name.startswith("input_projection"):
-                torch.mm(grad[out], weight)
+        outputs = [torch.mm(x, w.t()) for x, w in zip(inputs, weights, strict=True)]
+        del outputs
+        for index in reversed(range(len(weights))):
+            torch.mm(grads[index].t(), inputs[index], out=weight_grads[index])
+            if index > 0:
+                torch.mm(grads[index], weights[index])
 
     return step
 

@@ -14,6 +14,7 @@ from torch.utils.hooks import RemovableHandle
 
 from kilolayer.monitor import statistics
 from kilolayer.monitor.sites import describe_sites
+from kilolayer.monitor.weights import WeightReader
 from kilolayer.recording import Recording, RecordingWriter, Site
 
 Schedule = int | Callable[[int], bool]
@@ -74,10 +75,11 @@ class Monitor:
         self._stats = statistics.CORE if stats == "core" else statistics.FULL
         self._sites = [s for s in self.writer.sites if s.kind not in ("weight", "parameter") and _wanted(s, stats)]
         parameters = dict(model.named_parameters())
-        self._weights = [(s.name, parameters[s.name]) for s in self.writer.sites if s.kind == "weight"]
-        self._before: list[Tensor] = []
+        weights = [(s.name, parameters[s.name]) for s in self.writer.sites if s.kind == "weight"]
+        self._reader = WeightReader(weights, optimizer)
         self._codes: list[int] = []
         self._values: list[Tensor] = []
+        self._vectors: list[tuple[list[int], Tensor]] = []
         self._seen: set[str] = set()
         self._handles: list[RemovableHandle] = []
         self._optimizer_handles: list[RemovableHandle] = []
@@ -99,7 +101,7 @@ class Monitor:
         for handle in self._optimizer_handles:
             handle.remove()
         self._flush()
-        self._before = []
+        self._reader.clear()
         self.recording = self.writer.close()
 
     def is_sampled(self, step: int) -> bool:
@@ -117,9 +119,9 @@ class Monitor:
         """End a step: called after ``optimizer.step`` by a hook; by hand where there is no optimizer."""
         if self.is_sampled(self.step):
             if self.optimizer is None:
-                self._read_gradients()
+                self._reader.before_step(self._put_many)
             else:
-                self._after_update()
+                self._reader.after_step(self._put_many, keep=self.is_sampled(self.step + 1))
             self._flush()
         self.step += 1
         self._attach()
@@ -142,8 +144,12 @@ class Monitor:
 
     def _forward_hook(self, site: Site) -> Callable[[nn.Module, Any, Any], None]:
         is_input = site.name.endswith(":in")
-        codes = [self.writer.code(site.name, "activation", stat) for stat in self._stats]
-        functions = [statistics.STATISTICS[stat] for stat in self._stats]
+        rms_code = self.writer.code(site.name, "activation", "rms")
+        others = [
+            (self.writer.code(site.name, "activation", stat), statistics.STATISTICS[stat])
+            for stat in self._stats
+            if stat != "rms"
+        ]
         grad_code = self.writer.code(site.name, "activation_grad", "rms")
 
         def read_gradient(grad: Tensor) -> None:
@@ -156,7 +162,11 @@ class Monitor:
             self._seen.add(site.name)
             if tensor.is_floating_point():
                 values = tensor.detach()
-                for code, function in zip(codes, functions, strict=True):
+                norm = statistics.l2_norm(values)
+                self._put(rms_code, norm * values.numel() ** -0.5)
+                if others:
+                    values = statistics.widen(values, norm)
+                for code, function in others:
                     self._put(code, function(values))
             if tensor.requires_grad:
                 tensor.register_hook(read_gradient)
@@ -165,54 +175,33 @@ class Monitor:
 
     # ------------------------------------------------------------------ weights
     def _before_update(self) -> None:
-        if not self.is_sampled(self.step):
-            self._before = []
-            return
-        self._read_gradients()
-        if not self._before:
-            self._before = [weight.detach().clone() for _, weight in self._weights]
-
-    @torch.no_grad()
-    def _read_gradients(self) -> None:
-        with_grad = [(name, weight.grad) for name, weight in self._weights if weight.grad is not None]
-        if not with_grad:
-            return
-        grads = [grad for _, grad in with_grad if grad is not None]
-        norms = torch._foreach_norm(grads, 2, torch.float64)
-        for (name, _), norm in zip(with_grad, norms, strict=True):
-            self._put(self.writer.code(name, "param_grad", "l2_norm"), norm)
-
-    @torch.no_grad()
-    def _after_update(self) -> None:
-        """Norms of each weight before the step and of the step itself.
-
-        Weight by weight through one scratch tensor: a matrix read right after it was written is still in the
-        cache, which costs a third of the same work done in passes over all weights.
-        """
-        keep = self.is_sampled(self.step + 1)
-        for (name, weight), before in zip(self._weights, self._before, strict=True):
-            size = statistics.l2_norm(before)
-            update = statistics.l2_norm(weight - before)
-            self._put(self.writer.code(name, "param", "l2_norm"), size)
-            self._put(self.writer.code(name, "update", "l2_norm"), update)
-            self._put(self.writer.code(name, "update", "update_ratio"), update / size)
-            if keep:
-                before.copy_(weight)
-        if not keep:
-            self._before = []
+        if self.is_sampled(self.step):
+            self._reader.before_step(self._put_many)
 
     # ------------------------------------------------------------------ rows
+    def _put_many(self, sites: list[str], role: str, stat: str, values: Tensor) -> None:
+        self._vectors.append(([self.writer.code(site, role, stat) for site in sites], values))
+
     def _put(self, code: int, value: Tensor) -> None:
         self._codes.append(code)
         self._values.append(value)
 
     def _flush(self) -> None:
         """Move the step's statistics to the host, all in one transfer."""
-        if self._values:
-            device = self._values[0].device
-            values = torch.stack([value.to(device) for value in self._values]).cpu().numpy()
-            self.writer.add_many(self.step, np.array(self._codes), values)
-        self._codes, self._values = [], []
+        codes = [*self._codes, *(code for vector_codes, _ in self._vectors for code in vector_codes)]
+        if codes:
+            self.writer.add_many(self.step, np.array(codes), _to_host(self._values, [v for _, v in self._vectors]))
+        self._codes, self._values, self._vectors = [], [], []
+
+
+def _to_host(scalars: list[Tensor], vectors: list[Tensor]) -> np.ndarray:
+    """0-d and 1-d tensors as one array: one transfer from an accelerator, plain reads on the CPU."""
+    devices = {tensor.device for tensor in (*scalars, *vectors) if tensor.device.type != "cpu"}
+    if not devices:
+        return np.concatenate([[scalar.item() for scalar in scalars], *(vector.numpy() for vector in vectors)])
+    device = devices.pop()
+    moved = [tensor.reshape(-1).to(device, torch.float32) for tensor in (*scalars, *vectors)]
+    return torch.cat(moved).cpu().numpy()
 
 
 def _wanted(site: Site, stats: str) -> bool:

@@ -34,7 +34,7 @@ def _tensor_sites(model: nn.Module) -> Iterator[Site]:
     for path, module in model.named_modules():
         if path in index_of:
             sites = _chain_sites if isinstance(module, ChainBlock) else _residual_sites
-            found = list(sites(path, module, index_of[path], order))  # type: ignore[operator]
+            found = list(sites(path, module, index_of[path], order))
         elif not path.startswith(inside) and next(module.parameters(recurse=False), None) is not None:
             found = list(_leaf_sites(path, module, order))
         else:
