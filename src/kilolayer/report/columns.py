@@ -130,7 +130,8 @@ def _mark_bands(axes: Axes, grid: Grid) -> None:
     if len(grid.bands) < 2:
         return
     for band in grid.bands:
-        axes.axhline(band.first - 0.5, color="white", linewidth=1.5)
+        if band.first:
+            axes.axhline(band.first - 0.5, color="white", linewidth=1.5)
         axes.text(
             0.02, band.end - 0.5 - 0.01 * len(grid.sites), drawable(band.label, limit=28), fontsize=5.5, color="white",
             transform=axes.get_yaxis_transform(), va="top", parse_math=False,

@@ -181,7 +181,7 @@
     return {
       margin: { l: 44, r: 8, t: 8, b: 62 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: { size: 11, family: "system-ui, sans-serif" }, hovermode: "closest", dragmode: false,
-      legend: { orientation: "h", itemsizing: "constant", x: 1, xanchor: "right", y: -0.2, yanchor: "top", font: { size: 10 } },
+      legend: { orientation: "h", x: 1, xanchor: "right", y: -0.2, yanchor: "top", font: { size: 10 } },
     };
   }
 
@@ -202,6 +202,7 @@
       shapes: shapes(panel),
       annotations: bandNames(panel),
     });
+    if (panel.points) layout.legend.itemsizing = "constant";
     Plotly.newPlot(element, heatTraces(panel).concat(curveTraces(panel)), layout, CONFIG);
     element.on("plotly_click", (event) => {
       const place = event.points[0].y;
