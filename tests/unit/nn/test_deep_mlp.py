@@ -7,7 +7,7 @@ from torch import nn
 from kilolayer.init import apply_init, plan_deep_mlp
 from kilolayer.init.plan import InitPlan, InitRow
 from kilolayer.nn import ChainBlock, FeedForward, Residual, build_deep_mlp, build_norm
-from kilolayer.schemes import Depth, get_scheme
+from kilolayer.schemes import SCHEMES, Depth, get_scheme
 
 MLP_SCHEMES = [
     "plain",
@@ -48,6 +48,19 @@ def test_norm_slots_follow_the_scheme(scheme):
     filled = [slot for slot in ("pre", "end", "post") if getattr(block, f"{slot}_norm") is not None]
     assert ("+".join(filled) or "none") == scales.norm_placement
     assert block.skip_scale == scales.skip_scale
+
+
+@pytest.mark.parametrize("scheme", SCHEMES, ids=lambda scheme: scheme.name)
+def test_a_scheme_the_blocks_cannot_express_is_refused_never_built_without_its_part(scheme):
+    depth = Depth(encoder_layers=6, encoder_branches_per_layer=1)
+    if scheme.needs_profile:
+        with pytest.raises(ValueError, match="profil"):
+            build(scheme)
+    elif any(scheme.at(depth, index).special_parts for index in range(6)):
+        with pytest.raises(ValueError, match="have no part for"):
+            build(scheme)
+    else:
+        assert len(build(scheme).blocks) == 6
 
 
 def test_residual_is_the_formula():
