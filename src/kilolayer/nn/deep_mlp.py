@@ -41,7 +41,13 @@ class DeepMLP(nn.Module):
 
 
 def build_block(scales: BranchScales, width: int, norm: str = "layer") -> nn.Module:
-    """One block of a deep MLP, its norm slots filled as ``scales.norm_placement`` says."""
+    """One block of a deep MLP, its norm slots filled as ``scales.norm_placement`` says.
+
+    Raises:
+        ValueError: the scales need a part these blocks do not have.
+    """
+    for part in scales.special_parts:
+        raise ValueError(f"the blocks of a deep MLP have no part for {part}; choose another scheme")
     placement = scales.norm_placement
     if not scales.has_skip:
         return ChainBlock(

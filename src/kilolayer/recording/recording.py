@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kilolayer.recording.site import Site
@@ -196,9 +195,3 @@ class Recording:
         write_part(folder, 0, self.rows)
         write_header(folder, self.sites, self.facts)
         return folder
-
-    def where(self, role: str) -> Recording:
-        """The recording with the rows of one role only."""
-        return Recording(
-            self.rows.filter(pc.equal(self.rows["role"].cast(pa.string()), role)), self.sites, self.facts
-        )

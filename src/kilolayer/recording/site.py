@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 Scale = float | Literal["learned"]
 
-KINDS = ("linear", "norm", "activation", "sum", "input", "output", "weight", "parameter")
-"""What a site is: a tensor (`linear`, `norm`, `activation`, `sum`, `input`, `output`) or a parameter
+KINDS = ("linear", "norm", "activation", "sum", "branch", "input", "output", "weight", "parameter")
+"""What a site is: a tensor (`linear`, `norm`, `activation`, `sum`, `branch`, `input`, `output`) or a parameter
 (`weight`: a matrix; `parameter`: anything else)."""
 
 

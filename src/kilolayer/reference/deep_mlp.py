@@ -110,13 +110,5 @@ def _build_block(scales: BranchScales, width: int, norm: str) -> Block:
 
 def _check_expressible(scales: BranchScales) -> None:
     """Refuse what the blocks have no part for, rather than leave it out."""
-    lacking = {
-        "an inner norm": "inner" in scales.norm_slots,
-        "a learned branch scale": scales.learned,
-        "a learned skip scale": scales.skip_learned,
-        "a factor behind the pre-norm": scales.norm_output_scale != 1.0,
-        "a path around the layer": scales.layer_skip_scale != 0.0,
-    }
-    for part, wanted in lacking.items():
-        if wanted:
-            raise ValueError(f"the reference's blocks have no part for {part}; choose another scheme")
+    for part in scales.special_parts:
+        raise ValueError(f"the reference's blocks have no part for {part}; choose another scheme")

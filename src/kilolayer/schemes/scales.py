@@ -83,6 +83,18 @@ class BranchScales:
         """The slots that hold a norm, ``()`` for none."""
         return () if self.norm_placement == "none" else tuple(self.norm_placement.split("+"))
 
+    @property
+    def special_parts(self) -> tuple[str, ...]:
+        """What the branch needs beyond norms before it, at its end and behind the sum, and constant scales."""
+        wanted = {
+            "an inner norm": "inner" in self.norm_slots,
+            "a learned branch scale": self.learned,
+            "a learned skip scale": self.skip_learned,
+            "a factor behind the pre-norm": self.norm_output_scale != 1.0,
+            "a path around the layer": self.layer_skip_scale != 0.0,
+        }
+        return tuple(part for part, needed in wanted.items() if needed)
+
     def gain(self, role: str) -> float:
         """The factor on the base initialization of one matrix of the branch.
 

@@ -53,8 +53,10 @@ def test_disk_round_trip_whatever_the_part_size(tmp_path, part_rows):
     disk = filled(tmp_path / "r", part_rows=part_rows).close()
     assert disk.sites == memory.sites
     assert disk.facts == memory.facts
-    assert disk.to_pandas().astype({"site": str, "role": str, "stat": str}).equals(
-        memory.to_pandas().astype({"site": str, "role": str, "stat": str})
+    assert (
+        disk.to_pandas()
+        .astype({"site": str, "role": str, "stat": str})
+        .equals(memory.to_pandas().astype({"site": str, "role": str, "stat": str}))
     )
     saved = Recording.load(memory.save(tmp_path / "again"))
     assert saved.to_pandas().value.tolist() == memory.to_pandas().value.tolist()
