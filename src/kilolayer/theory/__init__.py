@@ -1,6 +1,9 @@
 """What the mathematics of random networks predicts, in NumPy: no torch."""
 
 from kilolayer.theory.activations import ACTIVATIONS, Activation, get_activation
+from kilolayer.theory.block import BlockSpec, HeadSpec
+from kilolayer.theory.deep_mlp import deep_mlp_specs
+from kilolayer.theory.gradient import GradientPrediction, predict_weight_grads
 from kilolayer.theory.mean_field import (
     chi_one,
     correlation_length,
@@ -10,16 +13,27 @@ from kilolayer.theory.mean_field import (
     trainable_depth,
     variance_fixed_point,
 )
+from kilolayer.theory.pairs import projection_gram, uniform_gram
+from kilolayer.theory.stream import StreamPrediction, predict_stream
 
 __all__ = [
     "ACTIVATIONS",
     "Activation",
+    "BlockSpec",
+    "GradientPrediction",
+    "HeadSpec",
+    "StreamPrediction",
     "chi_one",
     "correlation_length",
     "cosine_map",
+    "deep_mlp_specs",
     "get_activation",
     "next_variance",
+    "predict_stream",
+    "predict_weight_grads",
+    "projection_gram",
     "relu_cosine_after",
     "trainable_depth",
+    "uniform_gram",
     "variance_fixed_point",
 ]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kilolayer.theory.hermite import Array, Function, pair_mean
+from kilolayer.theory.hermite import Array, Function, gaussian_mean, pair_mean
 
 
 class PairKernels(NamedTuple):
@@ -52,6 +52,13 @@ class Activation:
         """Relative variance of phi^2, ``E[phi^4] / E[phi^2]^2 - 1``: 5 for ReLU, 2 for the identity."""
         alone = self._alone(variance)
         return float(alone.square[0] / alone.value[0] ** 2 - 1)
+
+    def derivative_spread(self, variance: float) -> float:
+        """Relative variance of phi'^2, ``E[phi'^4] / E[phi'^2]^2 - 1``: 1 for ReLU, 0 for the identity."""
+        if self.name == "relu":
+            return 1.0
+        fourth = gaussian_mean(lambda x: self.derivative(x) ** 4, variance)
+        return fourth / gaussian_mean(lambda x: self.derivative(x) ** 2, variance) ** 2 - 1
 
     def log_slope(self, variance: float) -> float:
         """``d ln E[phi^2] / d ln variance``: 1 for a homogeneous activation, less where it saturates."""
