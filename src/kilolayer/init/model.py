@@ -49,7 +49,8 @@ def plan_init(model: nn.Module, scheme: str | Scheme, *, base: str | None = None
             default of a deep MLP is that of :func:`plan_deep_mlp`.
 
     Raises:
-        ValueError: an unknown scheme or base, or a model without any of these layers.
+        ValueError: an unknown scheme or base, a model without any of these layers, or a lone layer of torch.nn
+            under a scheme whose gains depend on depth.
 
     Example:
         >>> plan = plan_init(nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 4, 64), 8), "deepnorm")
@@ -61,6 +62,11 @@ def plan_init(model: nn.Module, scheme: str | Scheme, *, base: str | None = None
         plan = plan_deep_mlp(model, scheme)
         return plan if base is None else _with_base(model, plan, scheme, get_base_rule(base))
     rule = get_base_rule(base or TRANSFORMER_BASE)
+    if is_transformer_layer(model) and _known_place(model) is None and scheme.uses_depth != "never":
+        raise ValueError(
+            f"scheme {scheme.name!r} takes its gains from the depth, and this {type(model).__name__} stands in no "
+            "stack; plan the whole stack, or build the layer with kilolayer.nn and num_layers="
+        )
     layers = list(find_layers(model))
     if not layers:
         raise ValueError(
@@ -82,9 +88,6 @@ def find_layers(model: nn.Module) -> Iterator[PlacedAt]:
 
     kilolayer's layers know theirs. Those of torch.nn are counted: layers of one parent are a stack, a decoder
     if they attend to memory; one stack of each kind makes an encoder-decoder.
-
-    Raises:
-        ValueError: a lone layer of torch.nn, which stands in no stack.
     """
     found = [(path, module) for path, module in model.named_modules() if is_transformer_layer(module)]
     stacks: dict[str, list[tuple[str, nn.Module]]] = {}
@@ -93,11 +96,16 @@ def find_layers(model: nn.Module) -> Iterator[PlacedAt]:
     counted = _count_depths(stacks)
     for parent, layers in stacks.items():
         for index, (path, layer) in enumerate(layers):
-            place: Any = getattr(layer, "place", None)
-            if place is not None and place.depth is not None and place.layer_index is not None:
+            place = _known_place(layer)
+            if place is not None:
                 yield PlacedAt(path, layer, place.depth, place.stack, place.layer_index)
             else:
                 yield PlacedAt(path, layer, *counted[parent], index)
+
+
+def _known_place(layer: nn.Module) -> Any:
+    place: Any = getattr(layer, "place", None)
+    return None if place is None or place.depth is None or place.layer_index is None else place
 
 
 def _count_depths(stacks: dict[str, list[tuple[str, nn.Module]]]) -> dict[str, tuple[Depth, Stack]]:
