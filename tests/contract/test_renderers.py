@@ -5,7 +5,7 @@ import pytest
 
 from kilolayer.diagnosis.finding import Finding
 from kilolayer.recording import Recording, RecordingWriter, Site
-from kilolayer.report import RENDERERS, Prediction, RunView, save_report
+from kilolayer.report import RENDERERS, Prediction, Report, RunView, save_report
 
 HOSTILE = "<script>alert(1)</script>\x1b[31m\u202e[bold]$x$\r\n{{ 1 }}"
 
@@ -52,7 +52,7 @@ every_recording = pytest.mark.parametrize("name", RECORDINGS)
 
 
 def render(renderer, *runs, text="text"):
-    return renderer.render(runs, text, text, {text: text})
+    return renderer.render(Report(runs, text, text, {text: text}))
 
 
 @every_renderer
@@ -102,8 +102,6 @@ def test_the_same_runs_give_the_same_bytes(renderer):
 @every_renderer
 def test_a_saved_report_is_what_was_rendered(renderer, tmp_path):
     runs = [RunView("a", RECORDINGS["healthy"])]
-    path = save_report(
-        runs, tmp_path / f"report{renderer.suffix}", title="text", sentence="text", environment={"text": "text"}
-    )
+    path = save_report(Report(runs, "text", "text", {"text": "text"}), tmp_path / f"report{renderer.suffix}")
     assert path.read_bytes() == render(renderer, *runs)
     assert [entry.name for entry in tmp_path.iterdir()] == [path.name]

@@ -7,7 +7,7 @@ imported when a report is made, not before.
 from kilolayer.report.encode import to_json, to_plain
 from kilolayer.report.html import render_html
 from kilolayer.report.png import draw_png, save_png
-from kilolayer.report.renderers import RENDERERS, Renderer, save_report
+from kilolayer.report.renderers import RENDERERS, Renderer, Report, save_report
 from kilolayer.report.sparkline import sparkline
 from kilolayer.report.table import render_table, to_text
 from kilolayer.report.terminal import render_depth, render_runs, render_verdict
@@ -18,6 +18,7 @@ __all__ = [
     "RENDERERS",
     "Prediction",
     "Renderer",
+    "Report",
     "RunView",
     "draw_png",
     "format_number",

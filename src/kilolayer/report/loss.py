@@ -47,7 +47,7 @@ class LossAxis:
         return places, [scale_label(place, log=self.log) for place in places]
 
 
-def loss_panel(run: RunView, axis: LossAxis, nonfinite_step: int | None, *, limit: int) -> dict[str, Any] | None:
+def loss_panel(run: RunView, axis: LossAxis, *, nonfinite_step: int | None, limit: int) -> dict[str, Any] | None:
     """The loss curve of a run as data for ``report.js``; ``None`` where no loss was recorded."""
     steps, losses = run_series(run.recording, "loss")
     if not len(steps):

@@ -30,14 +30,14 @@ def number_table(grid: Grid, prediction: Prediction | None) -> NumberTable:
     for place in grid.tick_places(at_most=9):
         name = grid.sites[place].name
         row = [str(grid.block_numbers[place]), inert(name, limit=NAME_LIMIT)]
-        row += [cell_text(grid, index, place) for index in steps]
+        row += [cell_text(grid, step_index=index, site_index=place) for index in steps]
         if prediction is not None:
             row.append(prediction_text(prediction, name))
         rows.append(tuple(row))
     return NumberTable(tuple(header), tuple(rows))
 
 
-def cell_text(grid: Grid, step_index: int, site_index: int) -> str:
+def cell_text(grid: Grid, *, step_index: int, site_index: int) -> str:
     """One value as text, telling what is missing from what is not finite."""
     value = grid.values[step_index, site_index]
     if not grid.recorded[step_index, site_index]:

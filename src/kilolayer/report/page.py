@@ -110,7 +110,7 @@ def _group(
             pictures.append(Picture(inert(run.name), f"{quantity.title}: not recorded in this run.", None))
             continue
         prediction = run.prediction(quantity.role, quantity.stat)
-        panels.append(depth_panel(grid, prediction, scale, names=names, budget=budget))
+        panels.append(depth_panel(grid, prediction, scale=scale, names=names, budget=budget))
         numbers = number_table(grid, prediction)
         pictures.append(Picture(inert(run.name), grid_words(grid), len(panels) - 1, numbers))
     return Group(quantity.key, quantity.title, quantity.meaning, tuple(pictures), scale)
@@ -133,7 +133,7 @@ def _losses(runs: Sequence[RunView], grids: Sequence[Sequence[Grid | None]], pan
     pictures = []
     for run, kept in zip(runs, grids, strict=True):
         bad = first_nonfinite_step(run.recording, kept)
-        panel = loss_panel(run, axis, bad, limit=limit)
+        panel = loss_panel(run, axis, nonfinite_step=bad, limit=limit)
         if panel is None:
             pictures.append(Picture(inert(run.name), "Loss: not recorded in this run.", None))
             continue

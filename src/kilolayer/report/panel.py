@@ -53,7 +53,7 @@ class Names:
 
 
 def depth_panel(
-    grid: Grid, prediction: Prediction | None, scale: ColorScale, *, names: Names, budget: Budget
+    grid: Grid, prediction: Prediction | None, *, scale: ColorScale, names: Names, budget: Budget
 ) -> dict[str, Any]:
     """Heat map and curves of one quantity.
 

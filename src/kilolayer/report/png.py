@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import io
-import os
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kilolayer.report.files import replace_file
 from kilolayer.report.fonts import drawable, font_families
 from kilolayer.report.view import RunView
 
@@ -47,11 +47,7 @@ def save_png(runs: Sequence[RunView], path: str | Path, *, title: str) -> Path:
     Raises:
         ImportError: matplotlib (of the ``report`` extra) is not installed.
     """
-    path = Path(path)
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_bytes(draw_png(runs, title=title))
-    os.replace(temporary, path)
-    return path
+    return replace_file(Path(path), draw_png(runs, title=title))
 
 
 def draw_png(runs: Sequence[RunView], *, title: str) -> bytes:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rich.text import Text
+
 from kilolayer.report.encode import to_json
+from kilolayer.report.files import replace_file
 from kilolayer.report.html import render_html
 from kilolayer.report.png import draw_png
 from kilolayer.report.table import to_text
@@ -16,10 +18,19 @@ from kilolayer.report.terminal import render_depth, render_runs, render_verdict
 from kilolayer.report.text import inert
 from kilolayer.report.view import RunView
 
-Environment = Mapping[str, Any]
-
 FORMAT = 1
 """Version of the JSON report."""
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """What every form of a report says: runs in order, a short title, the verdict in one sentence, and versions
+    and machine as label -> value."""
+
+    runs: Sequence[RunView]
+    title: str
+    sentence: str
+    environment: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -28,41 +39,38 @@ class Renderer:
 
     name: str
     suffix: str
-    render: Callable[[Sequence[RunView], str, str, Environment], bytes]
+    render: Callable[[Report], bytes]
 
 
-def _html(runs: Sequence[RunView], title: str, sentence: str, environment: Environment) -> bytes:
-    return render_html(runs, title=title, sentence=sentence, environment=environment).encode()
+def _html(report: Report) -> bytes:
+    page = render_html(report.runs, title=report.title, sentence=report.sentence, environment=report.environment)
+    return page.encode()
 
 
-def _png(runs: Sequence[RunView], title: str, sentence: str, environment: Environment) -> bytes:
-    return draw_png(runs, title=f"{title}: {sentence}")
+def _png(report: Report) -> bytes:
+    return draw_png(report.runs, title=f"{report.title}: {report.sentence}")
 
 
-def _json(runs: Sequence[RunView], title: str, sentence: str, environment: Environment) -> bytes:
-    report = {
-        "format": FORMAT,
-        "title": title,
-        "sentence": sentence,
-        "environment": environment,
-        "runs": [
-            {
-                "name": run.name,
-                "summary": run.summary,
-                "root": run.root,
-                "findings": run.findings,
-                "facts": run.recording.facts,
-            }
-            for run in runs
-        ],
-    }
-    return (to_json(report, indent=1) + "\n").encode()
+def _json(report: Report) -> bytes:
+    runs = [
+        {
+            "name": run.name,
+            "summary": run.summary,
+            "root": run.root,
+            "findings": run.findings,
+            "facts": run.recording.facts,
+        }
+        for run in report.runs
+    ]
+    said = {"title": report.title, "sentence": report.sentence, "environment": report.environment}
+    return (to_json({"format": FORMAT, **said, "runs": runs}, indent=1) + "\n").encode()
 
 
-def _text(runs: Sequence[RunView], title: str, sentence: str, environment: Environment) -> bytes:
-    parts = [f"{inert(title)}: {inert(sentence)}\n", to_text(render_runs(runs)) if runs else "No run was given.\n"]
-    for run in runs:
-        verdict = render_verdict(run.root) if run.was_examined else f"{inert(run.name)} was not evaluated."
+def _text(report: Report) -> bytes:
+    table = to_text(render_runs(report.runs)) if report.runs else "No run was given.\n"
+    parts = [f"{inert(report.title)}: {inert(report.sentence)}\n", table]
+    for run in report.runs:
+        verdict = render_verdict(run.root) if run.was_examined else Text("not evaluated: the recording holds no rows")
         parts.append(f"{inert(run.name)}\n{to_text(verdict)}{to_text(render_depth(run))}")
     return "\n".join(parts).encode()
 
@@ -75,22 +83,12 @@ RENDERERS = (
 )
 
 
-def save_report(
-    runs: Sequence[RunView],
-    path: str | Path,
-    *,
-    title: str,
-    sentence: str,
-    environment: Environment | None = None,
-) -> Path:
+def save_report(report: Report, path: str | Path) -> Path:
     """Write a report in the form that the suffix of ``path`` names; the file appears complete or not at all.
 
     Args:
-        runs: what to show, in order.
+        report: what to say.
         path: ``.html``, ``.png``, ``.json`` or ``.txt``; replaced when it exists.
-        title: a short name of the whole.
-        sentence: the verdict in one sentence.
-        environment: versions and machine, label -> value.
 
     Returns:
         the path.
@@ -98,14 +96,17 @@ def save_report(
     Raises:
         ValueError: no form of a report has this suffix.
         ImportError: the ``report`` extra is not installed and the form needs it.
+
+    Example:
+        >>> import tempfile
+        >>> report = Report([], title="lab wirings", sentence="Nothing was run.")
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save_report(report, f"{folder}/report.json").name
+        'report.json'
     """
     path = Path(path)
     renderer = next((one for one in RENDERERS if one.suffix == path.suffix.lower()), None)
     if renderer is None:
         known = ", ".join(one.suffix for one in RENDERERS)
         raise ValueError(f"no report has the suffix {path.suffix!r} ({path}); use one of {known}")
-    data = renderer.render(runs, title, sentence, environment or {})
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_bytes(data)
-    os.replace(temporary, path)
-    return path
+    return replace_file(path, renderer.render(report))

@@ -46,7 +46,7 @@ def test_an_axis_without_any_span(runs):
 
 def test_a_panel_holds_the_curve_and_where_it_broke():
     broken = exploding()
-    panel = loss_panel(broken, LossAxis([broken]), 2, limit=100)
+    panel = loss_panel(broken, LossAxis([broken]), nonfinite_step=2, limit=100)
     assert panel["x"] == [0, 1, 2, 3, 4]
     assert panel["y"][2:] == [10.0, None, None]
     assert panel["nonfinite_step"] == 2
@@ -54,10 +54,10 @@ def test_a_panel_holds_the_curve_and_where_it_broke():
 
 def test_a_long_curve_is_thinned_with_its_spike():
     spiky = run(lambda step: 50.0 if step == 777 else 2.0, steps=range(1000))
-    panel = loss_panel(spiky, LossAxis([spiky]), None, limit=100)
+    panel = loss_panel(spiky, LossAxis([spiky]), nonfinite_step=None, limit=100)
     assert len(panel["x"]) <= 100
     assert 777 in panel["x"]
 
 
 def test_no_loss_no_panel():
-    assert loss_panel(empty(), LossAxis([healthy()]), None, limit=10) is None
+    assert loss_panel(empty(), LossAxis([healthy()]), nonfinite_step=None, limit=10) is None

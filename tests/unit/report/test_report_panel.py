@@ -27,7 +27,7 @@ def panel_of(run, quantity=ACTIVATION, *, names=None, budget=None):
     grid = read(run, quantity)
     prediction = run.prediction(quantity.role, quantity.stat)
     names = Names() if names is None else names
-    return depth_panel(grid, prediction, shared_scale([grid]), names=names, budget=budget or Budget.share(3))
+    return depth_panel(grid, prediction, scale=shared_scale([grid]), names=names, budget=budget or Budget.share(3))
 
 
 def decode(panel):
@@ -105,7 +105,7 @@ def test_a_prediction_for_one_band_is_drawn_in_that_band():
     grid = GridReader(made).read(GRADIENT)
     first = tuple(f"blocks.{block}.linear1.weight" for block in range(3))
     prediction = Prediction("param_grad", "l2_norm", first, [1.0, 10.0, 100.0])
-    panel = depth_panel(grid, prediction, shared_scale([grid]), names=Names(), budget=Budget.share(1))
+    panel = depth_panel(grid, prediction, scale=shared_scale([grid]), names=Names(), budget=Budget.share(1))
     assert [point for point in panel["predicted"]["y"] if point is not None] == [0, 1, 2]
     assert [point for point in panel["predicted"]["value"] if point is not None] == [0, 1, 2]
     assert panel["row_predicted"] == ["1.00", "10.0", "100", "-", "-", "-"]
@@ -137,7 +137,7 @@ def test_a_prediction_for_other_sites_draws_nothing():
     panel = depth_panel(
         grid,
         Prediction("activation", "rms", ("elsewhere",), [1.0]),
-        shared_scale([grid]),
+        scale=shared_scale([grid]),
         names=Names(),
         budget=Budget.share(1),
     )
@@ -201,13 +201,13 @@ def test_the_table_of_numbers_includes_the_last_step_of_a_run_that_broke():
 def test_cells_tell_missing_from_not_finite():
     made = recording(lambda block, step: [None, np.nan, np.inf, 1.0][block % 4], count_nonfinite=False, num_blocks=3)
     grid = GridReader(made).read(ACTIVATION)
-    assert [cell_text(grid, 0, place) for place in range(3)] == ["not recorded", "NaN", "inf"]
+    assert [cell_text(grid, step_index=0, site_index=place) for place in range(3)] == ["not recorded", "NaN", "inf"]
 
 
 def test_a_finite_value_of_a_tensor_with_nonfinite_elements_says_so():
     grid = read(exploding())
     grid.nonfinite[0, 0] = True
-    assert cell_text(grid, 0, 0) == "1.00, non-finite elements"
+    assert cell_text(grid, step_index=0, site_index=0) == "1.00, non-finite elements"
 
 
 def test_predictions_as_text():

@@ -7,17 +7,11 @@ import sys
 import pytest
 from report_runs import empty, exploding, healthy
 
-from kilolayer.report import RENDERERS, save_report
+from kilolayer.report import RENDERERS, Report, save_report
 
 
 def test_the_json_report_holds_findings_summaries_and_facts(tmp_path):
-    path = save_report(
-        [healthy(facts={"torch": "2.13"}), exploding()],
-        tmp_path / "r.json",
-        title="t",
-        sentence="s",
-        environment={"a": 1},
-    )
+    path = save_report(Report([healthy(facts={"torch": "2.13"}), exploding()], "t", "s", {"a": 1}), tmp_path / "r.json")
     report = json.loads(path.read_text(), parse_constant=lambda constant: pytest.fail(constant))
     assert list(report) == ["format", "title", "sentence", "environment", "runs"]
     assert report["format"] == 1
@@ -28,17 +22,17 @@ def test_the_json_report_holds_findings_summaries_and_facts(tmp_path):
 
 
 def test_the_text_report_tells_not_evaluated_from_healthy(tmp_path):
-    text = save_report([healthy("a"), empty("b")], tmp_path / "r.txt", title="t", sentence="s").read_text("utf-8")
+    text = save_report(Report([healthy("a"), empty("b")], "t", "s"), tmp_path / "r.txt").read_text("utf-8")
     assert text.startswith("t: s\n")
     assert "ok  Nothing stands out." in text
-    assert "b was not evaluated." in text
+    assert "b\nnot evaluated: the recording holds no rows\n" in text
 
 
 def test_suffixes_choose_the_form_and_unknown_ones_are_refused(tmp_path):
     assert len({one.suffix for one in RENDERERS}) == len(RENDERERS)
-    assert save_report([], tmp_path / "R.JSON", title="t", sentence="s").exists()
+    assert save_report(Report([], "t", "s"), tmp_path / "R.JSON").exists()
     with pytest.raises(ValueError, match=r"suffix '\.pdf'.*use one of \.html, \.png, \.json, \.txt"):
-        save_report([], tmp_path / "r.pdf", title="t", sentence="s")
+        save_report(Report([], "t", "s"), tmp_path / "r.pdf")
     assert [entry.name for entry in tmp_path.iterdir()] == ["R.JSON"]
 
 
@@ -48,3 +42,16 @@ def test_importing_the_report_imports_no_drawing_library():
         "sys.exit(any(name in sys.modules for name in ('torch', 'plotly', 'jinja2', 'matplotlib')))"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path):
+    path = save_report(Report([], "old", "s"), tmp_path / "r.json")
+    before = path.read_bytes()
+    with pytest.raises(TypeError):
+        save_report(Report([], "new", "s", {"bad": object()}), path)
+    assert path.read_bytes() == before
+    folder = tmp_path / "folder.json"
+    folder.mkdir()
+    with pytest.raises(OSError, match=r"folder\.json"):
+        save_report(Report([], "t", "s"), folder)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["folder.json", "r.json"]
