@@ -7,6 +7,7 @@ from kilolayer.nn.decoder_layer import TransformerDecoderLayer
 from kilolayer.nn.deep_mlp import DeepMLP, build_block, build_deep_mlp
 from kilolayer.nn.encoder_layer import TransformerEncoderLayer
 from kilolayer.nn.norms import NORMS, build_norm
+from kilolayer.nn.profiling import profile_branches
 from kilolayer.nn.seq2seq import Seq2Seq
 from kilolayer.nn.transformer import Transformer, TransformerDecoder, TransformerEncoder
 
@@ -27,4 +28,5 @@ __all__ = [
     "build_block",
     "build_deep_mlp",
     "build_norm",
+    "profile_branches",
 ]

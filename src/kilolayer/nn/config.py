@@ -10,6 +10,7 @@ from kilolayer.nn.checkpointing import Segment, check_segment
 from kilolayer.nn.norms import EPS
 from kilolayer.nn.options import LayerOptions, check_counts
 from kilolayer.nn.positions import check_positions
+from kilolayer.nn.stated_scale import check_skip_scale, with_skip_scale
 from kilolayer.schemes import Depth, Scheme, get_scheme
 
 
@@ -30,12 +31,14 @@ class TransformerConfig:
         tied_head: whether the head's matrix is the embedding of the tokens it predicts.
         base: base rule of the initial values, see :func:`kilolayer.init.plan_init`.
         checkpoint_every: see :class:`~kilolayer.nn.TransformerEncoder`.
+        skip_scale: a scale stated by hand, of a single stack; it must be the scheme's at this depth.
+        skip_scale_is_meant: take ``skip_scale`` instead of the scheme's, whatever the depth.
         num_kv_heads, activation, norm, norm_eps, dropout, bias, qk_norm, recompute_activations: see
             :class:`~kilolayer.nn.options.LayerOptions`.
 
     Raises:
-        ValueError: a size below 1, sizes that do not fit, an unknown name, or a tied head under a scheme that
-            starts the head at zero.
+        ValueError: a size below 1, sizes that do not fit, an unknown name, a tied head under a scheme that starts
+            the head at zero, or a stated skip scale that does not fit the depth.
 
     Example:
         >>> config = TransformerConfig(vocab_size=100, width=64, num_heads=4, decoder_layers=48)
@@ -64,12 +67,14 @@ class TransformerConfig:
     base: str = "xavier"
     recompute_activations: bool = True
     checkpoint_every: Segment = None
+    skip_scale: float | None = None
+    skip_scale_is_meant: bool = False
 
     def __post_init__(self) -> None:
         check_counts(vocab_size=self.vocab_size)
         if self.target_vocab_size is not None:
             check_counts(target_vocab_size=self.target_vocab_size)
-        Depth(encoder_layers=self.encoder_layers, decoder_layers=self.decoder_layers)
+        self._check_skip_scale()
         get_base_rule(self.base)
         check_segment(self.checkpoint_every)
         self._check_positions()
@@ -79,6 +84,13 @@ class TransformerConfig:
                 f"scheme {scheme.name!r} starts the output head at zero, which a head tied to the embedding cannot; "
                 "pass tied_head=False"
             )
+
+    def _check_skip_scale(self) -> None:
+        scheme, depth = self.resolved_scheme, self.depth
+        if self.skip_scale is not None and not self.skip_scale_is_meant:
+            check_skip_scale(self.skip_scale, scheme, depth)
+        elif self.skip_scale_is_meant and self.skip_scale is None:
+            raise ValueError("skip_scale_is_meant=True says that a skip_scale is meant, but none is given")
 
     def _check_positions(self) -> None:
         check_positions(self.positions)
@@ -99,8 +111,16 @@ class TransformerConfig:
 
     @property
     def resolved_scheme(self) -> Scheme:
-        """The scheme itself."""
-        return get_scheme(self.scheme) if isinstance(self.scheme, str) else self.scheme
+        """The scheme itself, with the skip scale that is meant, if one is."""
+        scheme = get_scheme(self.scheme) if isinstance(self.scheme, str) else self.scheme
+        if self.skip_scale is None or not self.skip_scale_is_meant:
+            return scheme
+        return with_skip_scale(scheme, self.skip_scale)
+
+    @property
+    def depth(self) -> Depth:
+        """How deep the network is."""
+        return Depth(encoder_layers=self.encoder_layers, decoder_layers=self.decoder_layers)
 
     @property
     def layer_options(self) -> LayerOptions:

@@ -10,7 +10,7 @@ from kilolayer.nn.depth_guard import guard_depth
 from kilolayer.nn.layer import TransformerLayer
 from kilolayer.nn.layer_place import LayerPlace
 from kilolayer.nn.layer_stack import run_layers
-from kilolayer.schemes import Depth, Stack
+from kilolayer.schemes import Stack
 
 
 class ModelStack(nn.Module):
@@ -23,8 +23,7 @@ class ModelStack(nn.Module):
 
     def __init__(self, config: TransformerConfig, stack: Stack):
         super().__init__()
-        depth = Depth(encoder_layers=config.encoder_layers, decoder_layers=config.decoder_layers)
-        scheme, options = config.resolved_scheme, config.layer_options
+        scheme, depth, options = config.resolved_scheme, config.depth, config.layer_options
         self.depth_guard = guard_depth(self, scheme, depth)
         self.layers = nn.ModuleList()
         attends_to_memory = depth.branches_per_layer(stack) == 3
