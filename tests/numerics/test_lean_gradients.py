@@ -139,6 +139,18 @@ def test_float32_gradients_within_a_millionth():
         torch.testing.assert_close(ours.grad, reference.grad, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+def test_forward_mode_derivatives():
+    layer = kn.TransformerEncoderLayer(8, 2, 16, 0.0, "gelu", batch_first=True, dtype=torch.float64)
+    x, direction = leaf(2, 3, 8), torch.randn(2, 3, 8, dtype=torch.float64)
+    with torch.no_grad():
+        step = 1e-6
+        expected = (layer(x + step * direction) - layer(x - step * direction)) / (2 * step)
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        _, measured = torch.func.jvp(layer, (x,), (direction,))
+    torch.testing.assert_close(measured, expected, rtol=1e-6, atol=1e-7)
+
+
 def kept_bytes(module, x):
     """Bytes of every tensor a forward pass keeps for the backward, parameters apart, each storage once."""
     parameters = {p.untyped_storage().data_ptr() for p in module.parameters()}

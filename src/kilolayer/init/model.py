@@ -53,7 +53,8 @@ def plan_init(model: nn.Module, scheme: str | Scheme, *, base: str | None = None
             under a scheme whose gains depend on depth.
 
     Example:
-        >>> plan = plan_init(nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 4, 64), 8), "deepnorm")
+        >>> layer = nn.TransformerEncoderLayer(16, 4, 64, batch_first=True)
+        >>> plan = plan_init(nn.TransformerEncoder(layer, 8), "deepnorm")
         >>> round(plan.std("layers.0.linear1.weight"), 4), round(plan.std("layers.0.self_attn.in_proj_weight"), 4)
         (0.0559, 0.25)
     """

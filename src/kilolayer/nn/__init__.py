@@ -3,13 +3,15 @@
 from kilolayer.nn.blocks import ChainBlock, FeedForward, Residual
 from kilolayer.nn.causal_lm import CausalLM
 from kilolayer.nn.config import TransformerConfig
+from kilolayer.nn.decoder import TransformerDecoder
 from kilolayer.nn.decoder_layer import TransformerDecoderLayer
 from kilolayer.nn.deep_mlp import DeepMLP, build_block, build_deep_mlp
+from kilolayer.nn.encoder import TransformerEncoder
 from kilolayer.nn.encoder_layer import TransformerEncoderLayer
 from kilolayer.nn.norms import NORMS, build_norm
 from kilolayer.nn.profiling import profile_branches
 from kilolayer.nn.seq2seq import Seq2Seq
-from kilolayer.nn.transformer import Transformer, TransformerDecoder, TransformerEncoder
+from kilolayer.nn.transformer import Transformer
 
 __all__ = [
     "NORMS",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.nn.modules import module as torch_module
 
 from kilolayer.nn.activations import activation_name
@@ -34,9 +35,12 @@ def can_run_lean(layer: TransformerLayer) -> bool:
     """Whether the lean way is wanted, useful and sees everything that may have been attached to the layer.
 
     It calls matrices and norms as functions, so it steps aside for a module that was hooked or replaced; and it
-    leaves a compiled graph to the compiler, which chooses what to recompute by itself.
+    leaves a compiled graph to the compiler, which chooses what to recompute by itself, and forward-mode
+    derivatives to the plain way, which has them.
     """
     if not layer.options.recompute_activations or not torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return False
+    if forward_ad._current_level >= 0:
         return False
     if torch_module._has_any_global_hook():
         return False
