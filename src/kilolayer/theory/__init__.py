@@ -14,25 +14,41 @@ from kilolayer.theory.mean_field import (
     variance_fixed_point,
 )
 from kilolayer.theory.pairs import projection_gram, uniform_gram
+from kilolayer.theory.rates import (
+    BlockRates,
+    batch_norm_rate,
+    block_rates,
+    critical_std,
+    default_init_rate,
+    relu_rate,
+    residual_growth,
+)
 from kilolayer.theory.stream import StreamPrediction, predict_stream
 
 __all__ = [
     "ACTIVATIONS",
     "Activation",
+    "BlockRates",
     "BlockSpec",
     "GradientPrediction",
     "HeadSpec",
     "StreamPrediction",
+    "batch_norm_rate",
+    "block_rates",
     "chi_one",
     "correlation_length",
     "cosine_map",
+    "critical_std",
     "deep_mlp_specs",
+    "default_init_rate",
     "get_activation",
     "next_variance",
     "predict_stream",
     "predict_weight_grads",
     "projection_gram",
     "relu_cosine_after",
+    "relu_rate",
+    "residual_growth",
     "trainable_depth",
     "uniform_gram",
     "variance_fixed_point",

@@ -43,7 +43,8 @@ class WeightKernel:
     Attributes:
         direct, aligned: the two kernels.
         log_variance: scatter of the log second moment of the matrix's input.
-        directed: variance per direction of the gradient that the rest of the block added; see :class:`Scatter`.
+        directed: variance per direction of the gradient that the rest of the block added, see :class:`Scatter`,
+            and where no ``log_variance`` runs up over depth that of drawing the input's units.
         common: variance common to all directions.
     """
 
@@ -87,13 +88,13 @@ def branch_backward(
         step = branch.steps[index]
         operation = step.operation
         if isinstance(operation, Linear):
-            kernels.append(_weight_kernel(step, flow, branch.log_variances[index], directed, common))
-            previous = branch.steps[index - 1] if index else None
-            behind_act = previous is not None and isinstance(previous.operation, Act)
-            lost = share * (1 + (previous.spread if behind_act and previous else 0.0)) if is_constrained else 0.0
+            spread = branch.steps[index - 1].spread if index else 0.0
+            drawn = 2 * (1 + spread) / operation.fan_in if flow.aligned is None else 0.0
+            kernels.append(_weight_kernel(step, flow, branch.log_variances[index], directed + drawn, common))
+            lost = share * (1 + spread) if is_constrained else 0.0
             flow, pending = _linear_backward(step, flow, pairs, share=share, lost=lost)
             directed += 2 / operation.fan_in
-            if not behind_act:
+            if index == 0 or not isinstance(branch.steps[index - 1].operation, Act):
                 flow, pending = _with_aligned(flow, pending), None
         elif isinstance(operation, Act):
             flow = _with_aligned(_activation_backward(step, flow), pending)
@@ -192,6 +193,8 @@ def _activation_backward(step: Step, flow: Flow) -> Flow:
 def _along(signal: Signal, pairs: SamplePairs, width: int, factor: float) -> LogScaled:
     """Kernel of the gradients ``x_i / |x_i|^2``: those with ``<delta_i, x_i> = 1`` and no other component."""
     own = np.maximum(pairs.diagonal(signal.gram), 1e-30)
+    if signal.log_scale == -math.inf:
+        return LogScaled(np.zeros_like(signal.gram), -math.inf)
     return LogScaled(factor / width * signal.gram / pairs.outer(own), -signal.log_scale)
 
 

@@ -34,7 +34,12 @@ class BatchNormStep:
 
 
 def batch_norm_step(
-    gram: Array, pairs: SamplePairs, *, settled: Array | None = None, settled_share: float = 0.0
+    gram: Array,
+    pairs: SamplePairs,
+    *,
+    fan_in: int | None = None,
+    settled: Array | None = None,
+    settled_share: float = 0.0,
 ) -> BatchNormStep:
     """Covariance between samples behind a batch norm.
 
@@ -45,7 +50,9 @@ def batch_norm_step(
 
     The denominator is exact when one direction dominates. Features that left a batch norm before have s = 1 and
     take no part: ``S^2`` is reduced by ``settled_share^2`` times that of the settled part.
-    ``E[1 / s]`` follows for s = (1 - m lambda) + lambda chi^2_m with m directions of size lambda.
+    ``E[1 / s]`` follows for s = (1 - m lambda) + lambda chi^2_m with m directions of size lambda. A layer of
+    ``fan_in`` inputs draws C anew, as a Wishart matrix would be: ``tr S^2`` gains 1/fan_in there, and the mean of S^2
+    changes in proportion to S only.
 
     Reference: Yang et al. 2019, arXiv:1902.08129, section 3; the expansion is the delta method.
     """
@@ -59,12 +66,13 @@ def batch_norm_step(
         variance_share = 1.0 - share
     second = max(float(np.trace(spread)), 1e-12)
     largest = max(float((spread * shape).sum()) / second, 1e-12)
+    drawn = variance_share**2 / fan_in if fan_in else 0.0
     out = shape - 2 / (1 + 2 * largest) * spread
     out *= pairs.num_samples / np.trace(out)
     return BatchNormStep(
         gram=pairs.pack(out),
         variance=trace / pairs.num_samples,
-        inverse_moment=_inverse_moment(second / largest**2, largest),
+        inverse_moment=_inverse_moment((second + drawn) / largest**2, largest),
         fresh_share=variance_share,
     )
 

@@ -66,7 +66,7 @@ def anchored_directions(
             if gradient is None:
                 kernel, arriving = inputs[low], flows[low]
             else:
-                floor = 1e-30 * float(np.abs(flows[high]).max())
+                floor = max(1e-30 * float(np.abs(flows[high]).max()), 1e-300)
                 kernel = inputs[low] * flows[low] / np.maximum(flows[high], floor)
                 arriving = flows[high] * gradient
             table[low][high] = directions(pairs.unpack(kernel), pairs.unpack(arriving))
@@ -74,11 +74,16 @@ def anchored_directions(
 
 
 def scatter_below(
-    table: dict[int, dict[int, float]], directed: Sequence[float], head_directed: float
+    table: dict[int, dict[int, float]],
+    directed: Sequence[float],
+    head_directed: float,
+    *,
+    collapses: bool,
 ) -> tuple[Array, Array]:
     """Sum over the blocks above l and the head of ``directed_m R[l][m]``, and R[l][l], for every block l.
 
-    R is interpolated between anchors and grows by :func:`collapsed` from the head down to block m.
+    R is interpolated between anchors and, if the gradient ``collapses``, grows by :func:`collapsed` from the head
+    down to block m. Behind batch norms it does not: they keep samples, and with them gradients, apart.
     """
     num_blocks = len(directed)
     places = np.arange(num_blocks)
@@ -88,7 +93,7 @@ def scatter_below(
     for low in lows:
         highs = sorted(table[low])
         plain = np.interp(places, highs, [table[low][high] for high in highs])
-        grown = np.array([collapsed(r, t) for r, t in zip(plain, above, strict=True)])
+        grown = np.array([collapsed(r, t) for r, t in zip(plain, above, strict=True)]) if collapses else plain
         steps = np.append(directed, head_directed) * np.append(grown, plain[-1])
         sums.append(np.cumsum(steps[::-1])[::-1][1:])
         own.append(grown)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from kilolayer.theory.block import BlockSpec, Norm, Operation
+from kilolayer.theory.block import BlockSpec, Linear, Norm, Operation
 from kilolayer.theory.hermite import Array
 from kilolayer.theory.pairs import SamplePairs
 from kilolayer.theory.signal import Signal, Step, apply, apply_norm, compact, start_signal
@@ -83,9 +83,11 @@ def run_branch(
     """
     signal, slope = replace(stream, log_variance=0.0), 1.0
     steps, log_variances, unit = [], [], 0.0
+    fan_in: int | None = None
     for operation in operations:
         log_variances.append(slope**2 * stream.log_variance + signal.log_variance)
-        signal, step = apply(operation, signal, pairs)
+        signal, step = apply(operation, signal, pairs, fan_in=fan_in)
+        fan_in = operation.fan_in if isinstance(operation, Linear) else None
         slope *= step.slope
         unit = step.slope**2 * unit + step.unit_log_variance
         steps.append(step)
@@ -102,6 +104,7 @@ def _forward_block(block: BlockSpec, stream: Signal, pairs: SamplePairs, *, sett
             Norm(block.norm_kind),
             total,
             pairs,
+            fan_in=next(op.fan_in for op in reversed(block.branch) if isinstance(op, Linear)),
             settled=stream.gram if settled and block.has_skip else None,
             settled_share=1 - share,
         )

@@ -124,7 +124,10 @@ def _combine(walk: BackwardWalk, size_log_variance: float, sizes: Array, seed: i
     """
     quantiles = normal_quantiles(len(sizes), np.random.default_rng(seed + 1))
     between, own = scatter_below(
-        walk.directions, [one.directed for one in walk.scatters], walk.head_scatter.directed
+        walk.directions,
+        [one.directed for one in walk.scatters],
+        walk.head_scatter.directed,
+        collapses=not walk.is_mixed,
     )
     common, drift, shared = (
         _sum_above([getattr(one, name) for one in walk.scatters], getattr(walk.head_scatter, name))
@@ -145,8 +148,9 @@ def _combine(walk: BackwardWalk, size_log_variance: float, sizes: Array, seed: i
             logs = matrix.log_direct + slope * sizes + drift[block] - 0.5 * variance
             if matrix.log_aligned is not None:
                 logs, rest = np.logaddexp(logs + math.sqrt(rest) * quantiles, matrix.log_aligned), 0.0
-            log_median[block, place] = 0.5 * logs.mean()
-            log_std[block, place] = 0.5 * math.sqrt(logs.var() + rest)
+            is_zero = not np.isfinite(logs).all()
+            log_median[block, place] = -math.inf if is_zero else 0.5 * logs.mean()
+            log_std[block, place] = 0.0 if is_zero else 0.5 * math.sqrt(logs.var() + rest)
     return GradientPrediction(log_median, log_std)
 
 

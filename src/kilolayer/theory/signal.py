@@ -61,13 +61,15 @@ def start_signal(gram: Array, width: int, pairs: SamplePairs) -> Signal:
     return Signal(normalized, math.log(second_moment), 2 * pairs.batch_mean(normalized**2) / width)
 
 
-def apply(operation: Operation, signal: Signal, pairs: SamplePairs) -> tuple[Signal, Step]:
-    """One operation: the signal behind it, and the step for the way back."""
+def apply(
+    operation: Operation, signal: Signal, pairs: SamplePairs, *, fan_in: int | None = None
+) -> tuple[Signal, Step]:
+    """One operation: the signal behind it, and the step for the way back. For ``fan_in`` see :func:`apply_norm`."""
     if isinstance(operation, Linear):
         return _apply_linear(operation, signal, pairs)
     if isinstance(operation, Act):
         return _apply_activation(operation, signal, pairs)
-    return apply_norm(operation, signal, pairs)
+    return apply_norm(operation, signal, pairs, fan_in=fan_in)
 
 
 def _apply_linear(operation: Linear, signal: Signal, pairs: SamplePairs) -> tuple[Signal, Step]:
@@ -90,7 +92,8 @@ def _apply_activation(operation: Act, signal: Signal, pairs: SamplePairs) -> tup
     Nica 2018, arXiv:1812.05994, theorem 1).
     """
     activation = get_activation(operation.activation)
-    scale = 0.0 if activation.is_homogeneous else signal.log_scale
+    # A matrix of zeros leaves log_scale = -inf; moments of a saturating activation need a variance above 0.
+    scale = 0.0 if activation.is_homogeneous else max(signal.log_scale, -600.0)
     diagonal = pairs.diagonal(signal.gram) * math.exp(scale)
     kernels = activation.kernels(diagonal, pairs.rows, pairs.cols, pairs.cosines(signal.gram))
     own = pairs.diagonal(kernels.value)
@@ -115,16 +118,24 @@ def _apply_activation(operation: Act, signal: Signal, pairs: SamplePairs) -> tup
 
 
 def apply_norm(
-    operation: Norm, signal: Signal, pairs: SamplePairs, *, settled: Array | None = None, settled_share: float = 0.0
+    operation: Norm,
+    signal: Signal,
+    pairs: SamplePairs,
+    *,
+    fan_in: int | None = None,
+    settled: Array | None = None,
+    settled_share: float = 0.0,
 ) -> tuple[Signal, Step]:
     """LayerNorm and RMSNorm give every sample second moment ``scale^2``; BatchNorm works along the batch.
 
-    ``settled`` is a part of the signal (packed Gram, share of the second moment) that left a batch norm before
-    and whose features hence have exactly unit variance.
+    ``fan_in`` is that of the matrix in front, if one stands there. ``settled`` is a part of the signal (packed
+    Gram, share of the second moment) that left a batch norm before, so that its features have unit variance.
     """
     log_scale = 2 * math.log(operation.scale)
     if operation.kind == "batch":
-        step = batch_norm_step(signal.gram, pairs, settled=settled, settled_share=settled_share)
+        step = batch_norm_step(
+            signal.gram, pairs, fan_in=fan_in, settled=settled, settled_share=settled_share
+        )
         return Signal(step.gram, log_scale), Step(operation, signal, slope=0.0, batch_norm=step)
     return Signal(pairs.cosines(signal.gram), log_scale), Step(operation, signal, slope=0.0)
 

@@ -37,12 +37,13 @@ class MatrixGradient:
 
 @dataclass(frozen=True)
 class BackwardWalk:
-    """Gradients by block and matrix, scatter by block, and :func:`anchored_directions`."""
+    """Gradients by block and matrix, scatter by block, :func:`anchored_directions`; ``is_mixed`` with a batch norm."""
 
     matrices: list[list[MatrixGradient]]
     scatters: list[Scatter]
     head_scatter: Scatter
     directions: dict[int, dict[int, float]]
+    is_mixed: bool
 
 
 def walk_back(
@@ -77,7 +78,7 @@ def walk_back(
         averages.add(kernels)
         scatters.append(scatter)
     table = anchored_directions(flows, inputs, None if is_mixed else mean_products, pairs)
-    return BackwardWalk(averages.finish()[::-1], scatters[::-1], head_scatter, table)
+    return BackwardWalk(averages.finish()[::-1], scatters[::-1], head_scatter, table, is_mixed)
 
 
 def _has_batch_norm(traces: list[BlockTrace], head_trace: BranchTrace) -> bool:
