@@ -71,10 +71,10 @@ class Activation:
     def cosine(self, cosine: float, variance: float) -> float:
         """``E[phi(u) phi(v)] / E[phi(u)^2]`` for u, v of this variance and cosine."""
         first = np.zeros(2, dtype=int)
-        both = self.kernels(np.array([float(variance)]), first, first, np.array([cosine, 1.0]))
+        both = self.kernels(np.array([float(variance)]), np.array([cosine, 1.0]), rows=first, cols=first)
         return float(both.value[0] / both.value[1])
 
-    def kernels(self, variances: Array, rows: Array, cols: Array, cosine: Array) -> PairKernels:
+    def kernels(self, variances: Array, cosine: Array, *, rows: Array, cols: Array) -> PairKernels:
         """The kernels of many pairs; pair p joins samples ``rows[p]`` and ``cols[p]``.
 
         Closed forms for ReLU and the identity, Mehler's formula for the rest.
@@ -84,11 +84,13 @@ class Activation:
         if self.name in _CLOSED_FORMS:
             return _CLOSED_FORMS[self.name](variances[rows] * variances[cols], cosine)
         functions = (self.value, self.derivative, lambda x: self.value(x) ** 2)
-        return PairKernels(*(pair_mean(function, variances, rows, cols, cosine) for function in functions))
+        return PairKernels(
+            *(pair_mean(function, variances, rows=rows, cols=cols, cosine=cosine) for function in functions)
+        )
 
     def _alone(self, variance: float) -> PairKernels:
         first = np.zeros(1, dtype=int)
-        return self.kernels(np.array([float(variance)]), first, first, np.ones(1))
+        return self.kernels(np.array([float(variance)]), np.ones(1), rows=first, cols=first)
 
 
 def _relu_kernels(product: Array, cosine: Array) -> PairKernels:

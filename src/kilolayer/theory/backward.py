@@ -73,10 +73,26 @@ class Scatter:
     shared: float
 
 
+@dataclass(frozen=True)
+class BranchBackward:
+    """What comes of carrying a flow back through a branch.
+
+    Attributes:
+        flow: the kernels in front of the branch.
+        kernels: one per matrix, first matrix first.
+        directed, common: see :class:`Scatter`, as if the branch were all there is.
+    """
+
+    flow: Flow
+    kernels: list[WeightKernel]
+    directed: float
+    common: float
+
+
 def branch_backward(
     branch: BranchTrace, flow: Flow, pairs: SamplePairs, *, share: float, is_constrained: bool
-) -> tuple[Flow, list[WeightKernel], float, float]:
-    """The flow in front of the branch, the kernels of its matrices (first matrix first), directed and common scatter.
+) -> BranchBackward:
+    """Carry the kernels behind a branch to its front.
 
     ``share`` r is the part of the signal behind the sum that comes from this branch, so that
     ``<delta, f> = r a``. ``is_constrained`` says that the component along the signal is known.
@@ -88,22 +104,26 @@ def branch_backward(
         step = branch.steps[index]
         operation = step.operation
         if isinstance(operation, Linear):
-            spread = branch.steps[index - 1].spread if index else 0.0
+            behind = branch.steps[index - 1] if index else None
+            spread = behind.spread if behind else 0.0
             drawn = 2 * (1 + spread) / operation.fan_in if flow.aligned is None else 0.0
-            kernels.append(_weight_kernel(step, flow, branch.log_variances[index], directed + drawn, common))
-            lost = share * (1 + spread) if is_constrained else 0.0
+            direct, aligned = _weight_kernels(step, flow)
+            kernels.append(
+                WeightKernel(direct, aligned, branch.log_variances[index], directed + drawn, common)
+            )
+            lost = share * (1 + spread) / operation.fan_in if is_constrained else 0.0
             flow, pending = _linear_backward(step, flow, pairs, share=share, lost=lost)
             directed += 2 / operation.fan_in
-            if index == 0 or not isinstance(branch.steps[index - 1].operation, Act):
-                flow, pending = _with_aligned(flow, pending), None
+            if behind is None or not isinstance(behind.operation, Act):
+                flow = _with_aligned(flow, pending)
         elif isinstance(operation, Act):
+            # Units that are off have no part in the signal: its direction passes the mask whole.
             flow = _with_aligned(_activation_backward(step, flow), pending)
-            pending = None
             directed += 2 * step.spread / operation.width
             common += step.spread * _mask_overlap(step, pairs) / operation.width
         else:
             flow = norm_backward(step, flow, pairs)
-    return flow, kernels[::-1], directed, common
+    return BranchBackward(flow, kernels[::-1], directed, common)
 
 
 def block_backward(
@@ -114,21 +134,19 @@ def block_backward(
     if trace.post is not None:
         flow = norm_backward(trace.post, flow, pairs)
     is_constrained = homogeneous or (trace.post is not None and spec.norm_kind != "batch")
-    scaled = _scaled(flow, spec.branch_scale**2)
-    below, kernels, directed, common = branch_backward(
-        trace.branch, scaled, pairs, share=share, is_constrained=is_constrained
+    branch = branch_backward(
+        trace.branch, _scaled(flow, spec.branch_scale**2), pairs, share=share, is_constrained=is_constrained
     )
+    below = branch.flow
     if spec.has_skip:
+        skip = _scaled(flow, spec.skip_scale**2)
         lost = 2 * share / spec.width if is_constrained else 0.0
-        skip = Flow(
-            flow.direct.times((1 - lost) * spec.skip_scale**2),
-            None if flow.aligned is None else flow.aligned.times(spec.skip_scale**2),
-        )
-        below = _add(skip, below)
-        crossed = 2 * share * (1 - share)
-        below = _with_aligned(below, _along(trace.stream, pairs, spec.width, crossed) if homogeneous else None)
+        below = _add(Flow(skip.direct.times(1 - lost), skip.aligned), below)
+        if homogeneous:
+            known = _along(trace.stream, pairs, width=spec.width, factor=2 * share * (1 - share))
+            below = _with_aligned(below, known)
     below = Flow(below.direct.normalized(), None if below.aligned is None else below.aligned.normalized())
-    return below, kernels, _scatter(trace, directed, common, homogeneous=homogeneous)
+    return below, branch.kernels, _scatter(trace, branch, homogeneous=homogeneous)
 
 
 def norm_backward(step: Step, flow: Flow, pairs: SamplePairs) -> Flow:
@@ -145,30 +163,29 @@ def norm_backward(step: Step, flow: Flow, pairs: SamplePairs) -> Flow:
     return Flow(flow.direct.times(pairs.outer(inverse_rms), log_factor))
 
 
-def _scatter(trace: BlockTrace, directed: float, common: float, *, homogeneous: bool) -> Scatter:
+def _scatter(trace: BlockTrace, branch: BranchBackward, *, homogeneous: bool) -> Scatter:
     """Combine branch and skip: the branch's part enters squared, ``2 <delta, J^T delta>`` adds ``4 r (1 - r) R / n``.
 
     A norm after the sum divides by the sum's RMS, which scatters as the forward pass does and moves with the
     masks; ``E[1/sigma^2]`` then lies above ``1 / E[sigma^2]``.
     """
     share = trace.branch_share
-    crossed = 4 * share * (1 - share) / trace.spec.width
-    masks = share**2 * common
-    total = share**2 * directed + crossed
+    masks = share**2 * branch.common
+    directed = share**2 * branch.directed + 4 * share * (1 - share) / trace.spec.width
     if trace.post is None:
-        return Scatter(total, masks, 0.0, masks if homogeneous else 0.0)
+        return Scatter(directed, masks, 0.0, masks if homogeneous else 0.0)
     if trace.spec.norm_kind == "batch":
-        return Scatter(total, 0.0, 0.0, 0.0)
-    return Scatter(total, max(trace.fresh_log_variance - masks, 0.0), trace.unit_log_variance - masks, 0.0)
+        return Scatter(directed, 0.0, 0.0, 0.0)
+    sizes = max(trace.fresh_log_variance - masks, 0.0)
+    return Scatter(directed, sizes, trace.unit_log_variance - masks, 0.0)
 
 
-def _weight_kernel(step: Step, flow: Flow, log_variance: float, directed: float, common: float) -> WeightKernel:
+def _weight_kernels(step: Step, flow: Flow) -> tuple[LogScaled, LogScaled | None]:
     """``dW = sum_i delta_i x_i^T``, so ``||dW||^2 = sum_ij <delta_i, delta_j> <x_i, x_j>``."""
     assert isinstance(step.operation, Linear)
     log_factor = step.before.log_scale + math.log(step.operation.fan_in)
     direct = flow.direct.times(step.before.gram, log_factor)
-    aligned = None if flow.aligned is None else flow.aligned.times(step.before.gram, log_factor)
-    return WeightKernel(direct, aligned, log_variance, directed, common)
+    return direct, None if flow.aligned is None else flow.aligned.times(step.before.gram, log_factor)
 
 
 def _linear_backward(
@@ -178,10 +195,11 @@ def _linear_backward(
     operation = step.operation
     assert isinstance(operation, Linear)
     gain = operation.fan_in * operation.weight_std**2
-    direct = flow.direct.times(gain * max(1 - lost / operation.fan_in, 0.0))
+    direct = flow.direct.times(gain * max(1 - lost, 0.0))
     if flow.aligned is None:
         return Flow(direct), None
-    return Flow(direct, flow.aligned.times(gain)), _along(step.before, pairs, operation.fan_in, share**2)
+    known = _along(step.before, pairs, width=operation.fan_in, factor=share**2)
+    return Flow(direct, flow.aligned.times(gain)), known
 
 
 def _activation_backward(step: Step, flow: Flow) -> Flow:
@@ -190,7 +208,7 @@ def _activation_backward(step: Step, flow: Flow) -> Flow:
     return Flow(flow.direct.times(step.derivative), aligned)
 
 
-def _along(signal: Signal, pairs: SamplePairs, width: int, factor: float) -> LogScaled:
+def _along(signal: Signal, pairs: SamplePairs, *, width: int, factor: float) -> LogScaled:
     """Kernel of the gradients ``x_i / |x_i|^2``: those with ``<delta_i, x_i> = 1`` and no other component."""
     own = np.maximum(pairs.diagonal(signal.gram), 1e-30)
     if signal.log_scale == -math.inf:

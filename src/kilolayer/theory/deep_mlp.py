@@ -42,7 +42,9 @@ def deep_mlp_specs(
     scales = [scheme.at(depth, index) for index in range(num_blocks)]
     chain_std = math.sqrt(CHAIN_WEIGHT_VARIANCES[chain_init] / width)
     blocks = tuple(
-        _residual_spec(one, width, norm) if one.has_skip else _chain_spec(one, width, norm, chain_std, index)
+        _residual_spec(one, width, norm)
+        if one.has_skip
+        else _chain_spec(one, width, norm=norm, std=chain_std, is_first=index == 0)
         for index, one in enumerate(scales)
     )
     head = HeadSpec(
@@ -55,14 +57,16 @@ def deep_mlp_specs(
     return blocks, head
 
 
-def _chain_spec(scales: BranchScales, width: int, norm: str, std: float, index: int) -> BlockSpec:
+def _chain_spec(
+    scales: BranchScales, width: int, *, norm: str, std: float, is_first: bool
+) -> BlockSpec:
     return BlockSpec(
         width,
         (std,),
         has_skip=False,
         norm_placement=scales.norm_placement,
         norm_kind=norm,
-        input_activated=index > 0,
+        input_activated=not is_first,
     )
 
 

@@ -44,7 +44,7 @@ def anchors(num_blocks: int) -> list[int]:
 
 
 def anchored_directions(
-    flows: dict[int, Array], inputs: dict[int, Array], gradient: Array | None, pairs: SamplePairs
+    flows: dict[int, Array], inputs: dict[int, Array], *, gradient: Array | None, pairs: SamplePairs
 ) -> dict[int, dict[int, float]]:
     """``R[l][m]``: directions at block m of the gradient that reaches the matrix of block l below it.
 

@@ -96,7 +96,7 @@ def run_branch(
 
 def _forward_block(block: BlockSpec, stream: Signal, pairs: SamplePairs, *, settled: bool) -> BlockTrace:
     branch_out, slope, branch = run_branch(block.branch, stream, pairs)
-    total, share, fresh, unit = _add(block, stream, branch_out, slope, pairs)
+    total, share, fresh, unit = _add(block, stream, branch_out, slope=slope, pairs=pairs)
     unit += share**2 * branch.unit_log_variance
     out, post = total, None
     if block.has_post_norm:
@@ -112,7 +112,7 @@ def _forward_block(block: BlockSpec, stream: Signal, pairs: SamplePairs, *, sett
 
 
 def _add(
-    block: BlockSpec, stream: Signal, branch_out: Signal, slope: float, pairs: SamplePairs
+    block: BlockSpec, stream: Signal, branch_out: Signal, *, slope: float, pairs: SamplePairs
 ) -> tuple[Signal, float, float, float]:
     """``skip_scale x + branch_scale f``, the branch's share r, and the scatter the sum adds (batch, one sample).
 

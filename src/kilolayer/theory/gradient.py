@@ -12,7 +12,7 @@ from kilolayer.theory.block import BlockSpec, HeadSpec, is_homogeneous
 from kilolayer.theory.directions import scatter_below
 from kilolayer.theory.forward import compact_block, forward_blocks, run_branch
 from kilolayer.theory.hermite import Array
-from kilolayer.theory.output import draw_outputs, normal_quantiles
+from kilolayer.theory.output import OutputDraws, draw_outputs, normal_quantiles
 from kilolayer.theory.pairs import SamplePairs, checked_gram
 from kilolayer.theory.stream import BAND, exp_or_inf
 from kilolayer.theory.walk import BackwardWalk, walk_back
@@ -110,11 +110,13 @@ def predict_weight_grads(
         seed=seed,
     )
     homogeneous = is_homogeneous(tuple(blocks), head)
-    walk = walk_back(traces, head_trace, outputs, pairs, homogeneous=homogeneous)
-    return _combine(walk, head_trace.log_variances[-1], outputs.sizes, seed)
+    walk = walk_back(traces, head_trace, outputs=outputs, pairs=pairs, homogeneous=homogeneous)
+    return _combine(walk, outputs, size_log_variance=head_trace.log_variances[-1], seed=seed)
 
 
-def _combine(walk: BackwardWalk, size_log_variance: float, sizes: Array, seed: int) -> GradientPrediction:
+def _combine(
+    walk: BackwardWalk, outputs: OutputDraws, *, size_log_variance: float, seed: int
+) -> GradientPrediction:
     """Median and scatter of the log norm from output draws and log-normal walks.
 
     The direct part of ``ln ||dW||^2`` wanders with the forward pass up to the matrix's input and with the
@@ -122,6 +124,7 @@ def _combine(walk: BackwardWalk, size_log_variance: float, sizes: Array, seed: i
     output draw made at this size, the rest is independent. The mean stays, so the median lies half the
     variance below.
     """
+    sizes = outputs.sizes
     quantiles = normal_quantiles(len(sizes), np.random.default_rng(seed + 1))
     between, own = scatter_below(
         walk.directions,

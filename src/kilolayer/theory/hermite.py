@@ -48,7 +48,7 @@ def gaussian_mean(function: Function, variance: float) -> float:
     return float(weights @ function(math.sqrt(variance) * nodes))
 
 
-def pair_mean(function: Function, variances: Array, rows: Array, cols: Array, cosine: Array) -> Array:
+def pair_mean(function: Function, variances: Array, *, rows: Array, cols: Array, cosine: Array) -> Array:
     """``E f(u) f(v)`` for pairs of jointly Gaussian u, v; pair p joins samples ``rows[p]`` and ``cols[p]``.
 
     Mehler's formula, ``E f(u) f(v) = sum_k a_k(u) a_k(v) cosine^k`` with a_k the Hermite coefficients of f at

@@ -95,7 +95,7 @@ def _apply_activation(operation: Act, signal: Signal, pairs: SamplePairs) -> tup
     # A matrix of zeros leaves log_scale = -inf; moments of a saturating activation need a variance above 0.
     scale = 0.0 if activation.is_homogeneous else max(signal.log_scale, -600.0)
     diagonal = pairs.diagonal(signal.gram) * math.exp(scale)
-    kernels = activation.kernels(diagonal, pairs.rows, pairs.cols, pairs.cosines(signal.gram))
+    kernels = activation.kernels(diagonal, pairs.cosines(signal.gram), rows=pairs.rows, cols=pairs.cols)
     own = pairs.diagonal(kernels.value)
     mean = float(own.mean())
     variance = float(diagonal.mean())

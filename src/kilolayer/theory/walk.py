@@ -49,9 +49,9 @@ class BackwardWalk:
 def walk_back(
     traces: list[BlockTrace],
     head_trace: BranchTrace,
+    *,
     outputs: OutputDraws,
     pairs: SamplePairs,
-    *,
     homogeneous: bool,
 ) -> BackwardWalk:
     """Carry the gradient kernels from the logits through every block.
@@ -64,8 +64,9 @@ def walk_back(
     flow = head_flow(len(pairs.rows), homogeneous=homogeneous)
     if is_mixed:
         flow = Flow(LogScaled(mean_products))
-    flow, _, directed, common = branch_backward(head_trace, flow, pairs, share=1.0, is_constrained=homogeneous)
-    head_scatter = Scatter(directed, common, 0.0, common if homogeneous else 0.0)
+    top = branch_backward(head_trace, flow, pairs, share=1.0, is_constrained=homogeneous)
+    flow = top.flow
+    head_scatter = Scatter(top.directed, top.common, 0.0, top.common if homogeneous else 0.0)
     averages = _DrawAverages(outputs, pairs, is_mixed=is_mixed, homogeneous=homogeneous)
     scatters: list[Scatter] = []
     flows: dict[int, Array] = {}
@@ -77,7 +78,9 @@ def walk_back(
         flow, kernels, scatter = block_backward(traces[index], flow, pairs, homogeneous=homogeneous)
         averages.add(kernels)
         scatters.append(scatter)
-    table = anchored_directions(flows, inputs, None if is_mixed else mean_products, pairs)
+    table = anchored_directions(
+        flows, inputs, gradient=None if is_mixed else mean_products, pairs=pairs
+    )
     return BackwardWalk(averages.finish()[::-1], scatters[::-1], head_scatter, table, is_mixed)
 
 
