@@ -193,7 +193,12 @@ def test_stacks(norm_first, activation):
     encoder = build_pair("TransformerEncoder", WIDTH, HEADS, HIDDEN, 0.0, activation, **options)
     decoder = build_pair("TransformerDecoder", WIDTH, HEADS, HIDDEN, 0.0, activation, **options)
     pad = padding(SOURCE)
-    for masks in ({}, {"mask": causal(SOURCE)}, {"mask": causal(SOURCE), "is_causal": True}, {"src_key_padding_mask": pad}):
+    for masks in (
+        {},
+        {"mask": causal(SOURCE)},
+        {"mask": causal(SOURCE), "is_causal": True},
+        {"src_key_padding_mask": pad},
+    ):
         assert_equal(encoder, [draw(SOURCE)], masks)
     masks = {"tgt_mask": causal(TARGET), "memory_key_padding_mask": padding(SOURCE).double() * -9}
     assert_equal(decoder, [draw(TARGET), draw(SOURCE)], masks)

@@ -129,9 +129,7 @@ def _scales(place: PlacedAt, scheme: Scheme) -> list[Any]:
     return [scheme.at(place.depth, first + index, place.stack) for index in range(per_layer)]
 
 
-def _outside(
-    model: nn.Module, layers: list[PlacedAt], scheme: Scheme, base: BaseRule
-) -> Iterator[InitRow]:
+def _outside(model: nn.Module, layers: list[PlacedAt], scheme: Scheme, base: BaseRule) -> Iterator[InitRow]:
     """Rows for what stands outside of the layers."""
     inside = tuple(f"{place.path}." if place.path else "" for place in layers)
     for path, module in model.named_modules():

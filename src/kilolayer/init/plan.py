@@ -111,9 +111,7 @@ def _check_coverage(parameters: dict[str, nn.Parameter], planned: Iterable[str])
     planned = list(planned)
     missing = [name for name in planned if name not in parameters]
     if missing:
-        raise ValueError(
-            f"the plan names parameters the model lacks: {', '.join(missing[:3])}; plan this model anew"
-        )
+        raise ValueError(f"the plan names parameters the model lacks: {', '.join(missing[:3])}; plan this model anew")
     left_out = sorted(set(parameters) - set(planned))
     if left_out:
         raise ValueError(f"the plan leaves out {', '.join(left_out[:3])}; every parameter needs a row")

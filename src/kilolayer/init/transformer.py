@@ -61,9 +61,7 @@ def plan_layer(
     yield from _trained_scales(layer, prefix, scales)
 
 
-def _attention(
-    attention: nn.Module, path: str, scales: BranchScales, base: BaseRule, text: str
-) -> Iterator[InitRow]:
+def _attention(attention: nn.Module, path: str, scales: BranchScales, base: BaseRule, text: str) -> Iterator[InitRow]:
     weight: Any = attention.in_proj_weight
     out_proj: Any = attention.out_proj
     rows, width = weight.shape
@@ -84,9 +82,7 @@ def _attention(
     yield from _linear(out_proj, f"{path}.out_proj", scales.gain("attention_out"), base, f"{text} output")
 
 
-def _feed_forward(
-    layer: nn.Module, prefix: str, scales: BranchScales, base: BaseRule
-) -> Iterator[InitRow]:
+def _feed_forward(layer: nn.Module, prefix: str, scales: BranchScales, base: BaseRule) -> Iterator[InitRow]:
     linear1, linear2 = layer.get_submodule("linear1"), layer.get_submodule("linear2")
     assert isinstance(linear1, nn.Linear)
     assert isinstance(linear2, nn.Linear)

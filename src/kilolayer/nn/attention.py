@@ -75,9 +75,7 @@ class Attention(nn.Module):
         bias = self.in_proj_bias
         return self.in_proj_weight[: self.embed_dim], None if bias is None else bias[: self.embed_dim]
 
-    def finish(
-        self, first: Tensor, memory: Tensor | None, *, mask: AttentionMask, rotation: Rotation | None
-    ) -> Tensor:
+    def finish(self, first: Tensor, memory: Tensor | None, *, mask: AttentionMask, rotation: Rotation | None) -> Tensor:
         """Everything behind the first matrix."""
         mixed = self._attend(*self._heads(first, memory), mask, rotation)
         if self.inner_norm is not None:

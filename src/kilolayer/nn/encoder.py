@@ -73,9 +73,7 @@ class TransformerEncoder(nn.Module):
             batch_dim = self.options.batch_dim
             return self(src.unsqueeze(batch_dim), mask, src_key_padding_mask, is_causal).squeeze(batch_dim)
         sizes = self.options.mask_sizes(src)
-        context = LayerContext(
-            mask=merge_masks(mask, src_key_padding_mask, is_causal=bool(is_causal), **sizes)
-        )
+        context = LayerContext(mask=merge_masks(mask, src_key_padding_mask, is_causal=bool(is_causal), **sizes))
         out = run_layers(
             self.layers,
             src,

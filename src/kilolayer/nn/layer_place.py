@@ -64,9 +64,7 @@ def resolve_scheme(scheme: str | Scheme | None, *, norm_first: bool) -> Scheme:
     return get_scheme("pre-ln") if norm_first else resolved
 
 
-def find_place(
-    scheme: Scheme, stack: Stack, *, num_layers: int | Depth | None, layer_index: int | None
-) -> LayerPlace:
+def find_place(scheme: Scheme, stack: Stack, *, num_layers: int | Depth | None, layer_index: int | None) -> LayerPlace:
     """The place of a layer, its depth ``None`` where the scheme depends on what was not given.
 
     Raises:

@@ -55,15 +55,11 @@ def merge_masks(
     if mask is not None:
         parts.append(_broadcastable(mask, num_heads))
     elif is_causal and key_padding_mask is not None:
-        ones = torch.ones(
-            num_queries, key_padding_mask.shape[-1], dtype=torch.bool, device=key_padding_mask.device
-        )
+        ones = torch.ones(num_queries, key_padding_mask.shape[-1], dtype=torch.bool, device=key_padding_mask.device)
         parts.append(ones.triu(diagonal=1))
     if key_padding_mask is not None:
         if key_padding_mask.dim() not in (1, 2):
-            raise ValueError(
-                f"a key padding mask has shape (batch, keys), got {tuple(key_padding_mask.shape)}"
-            )
+            raise ValueError(f"a key padding mask has shape (batch, keys), got {tuple(key_padding_mask.shape)}")
         parts.append(key_padding_mask.reshape(-1, 1, 1, key_padding_mask.shape[-1]))
     return AttentionMask(_merge(parts, dtype))
 

@@ -31,9 +31,7 @@ class TokenEmbedding(nn.Module):
     def __init__(self, config: TransformerConfig, vocab_size: int):
         super().__init__()
         # An Embedding would draw its values from the global generator; they are left to a plan.
-        self.tokens = nn.utils.skip_init(
-            nn.Embedding, vocab_size, config.width, device=torch.get_default_device()
-        )
+        self.tokens = nn.utils.skip_init(nn.Embedding, vocab_size, config.width, device=torch.get_default_device())
         self.scale = math.sqrt(config.width)
         self.positions: nn.Module | None = None
         if config.positions == "sinusoidal":

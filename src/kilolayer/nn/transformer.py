@@ -114,9 +114,7 @@ class Transformer(nn.Module):
             ValueError: sources and targets of different batch sizes, or of a width other than ``d_model``.
         """
         self._check_shapes(src, tgt)
-        memory = self.encoder(
-            src, mask=src_mask, src_key_padding_mask=src_key_padding_mask, is_causal=src_is_causal
-        )
+        memory = self.encoder(src, mask=src_mask, src_key_padding_mask=src_key_padding_mask, is_causal=src_is_causal)
         return self.decoder(
             tgt,
             memory,
@@ -136,9 +134,7 @@ class Transformer(nn.Module):
                 f"the batch is dimension {batch_dim} with batch_first={self.batch_first}"
             )
         if src.shape[-1] != self.d_model or tgt.shape[-1] != self.d_model:
-            raise ValueError(
-                f"src and tgt must have {self.d_model} features, got {src.shape[-1]} and {tgt.shape[-1]}"
-            )
+            raise ValueError(f"src and tgt must have {self.d_model} features, got {src.shape[-1]} and {tgt.shape[-1]}")
 
     @staticmethod
     def generate_square_subsequent_mask(

@@ -109,7 +109,11 @@ def test_the_gate_keeps_gain_one():
 
 def test_grouped_heads_have_their_own_rows():
     model = seq2seq(num_kv_heads=1)
-    parts = [row.part for row in plan_init(model, "deepnorm").rows if row.parameter.endswith("encoder.layers.0.self_attn.in_proj_weight")]
+    parts = [
+        row.part
+        for row in plan_init(model, "deepnorm").rows
+        if row.parameter.endswith("encoder.layers.0.self_attn.in_proj_weight")
+    ]
     assert parts == [(0, 128), (128, 160), (160, 192)]
 
 
@@ -163,7 +167,10 @@ def test_layers_of_torch_are_counted():
     decoder = plan_init(nn.TransformerDecoder(nn.TransformerDecoderLayer(32, 4, 64), 6), "deepnorm")
     assert decoder.std("layers.5.self_attn.out_proj.weight") == pytest.approx(72**-0.25 * math.sqrt(2 / 64))
     towers = nn.ModuleDict(
-        {name: torchs(nn.TransformerEncoder, torchs(nn.TransformerEncoderLayer, 32, 4, 64), n) for name, n in (("a", 2), ("b", 4))}
+        {
+            name: torchs(nn.TransformerEncoder, torchs(nn.TransformerEncoderLayer, 32, 4, 64), n)
+            for name, n in (("a", 2), ("b", 4))
+        }
     )
     plan = plan_init(towers, "deepnorm")
     for name, n in (("a", 2), ("b", 4)):
@@ -173,7 +180,9 @@ def test_layers_of_torch_are_counted():
 def test_a_lone_layer():
     layer = nn.TransformerEncoderLayer(32, 4, 64)
     assert plan_init(layer, "post-ln").std("linear1.weight") == pytest.approx(math.sqrt(2 / 96))
-    with pytest.raises(ValueError, match=r"'deepnorm' takes its gains from the depth, and this TransformerEncoderLayer"):
+    with pytest.raises(
+        ValueError, match=r"'deepnorm' takes its gains from the depth, and this TransformerEncoderLayer"
+    ):
         plan_init(layer, "deepnorm")
     ours = kn.TransformerEncoderLayer(32, 4, 64, scheme="deepnorm", num_layers=8)
     assert plan_init(ours, "deepnorm").std("linear1.weight") == pytest.approx(64**-0.25 * math.sqrt(2 / 96))

@@ -30,7 +30,10 @@ def by_formula(attention, x, memory=None, *, is_causal=False, rotation=None):
     q, k, v = x @ w_q.T + b_q, memory @ w_k.T + b_k, memory @ w_v.T + b_v
     outs = []
     for head in range(attention.num_heads):
-        mine, theirs = slice(head * size, (head + 1) * size), slice((head // groups) * size, (head // groups + 1) * size)
+        mine, theirs = (
+            slice(head * size, (head + 1) * size),
+            slice((head // groups) * size, (head // groups + 1) * size),
+        )
         q_h, k_h, v_h = q[..., mine], k[..., theirs], v[..., theirs]
         if attention.q_norm is not None:
             q_h, k_h = attention.q_norm(q_h), attention.k_norm(k_h)
@@ -96,7 +99,10 @@ def test_qk_norm_bounds_the_logits():
         attention.q_norm.weight.fill_(1.0), attention.k_norm.weight.fill_(1.0)
         attention.in_proj_weight[:32].mul_(1e4)
     x = torch.randn(2, 6, 16, dtype=torch.float64)
-    q, k = (F.linear(x, w, b) for w, b in zip(attention.in_proj_weight[:32].chunk(2), attention.in_proj_bias[:32].chunk(2), strict=True))
+    q, k = (
+        F.linear(x, w, b)
+        for w, b in zip(attention.in_proj_weight[:32].chunk(2), attention.in_proj_bias[:32].chunk(2), strict=True)
+    )
     heads = (norm(y.unflatten(-1, (4, 4))) for norm, y in ((attention.q_norm, q), (attention.k_norm, k)))
     q_h, k_h = (h.transpose(1, 2) for h in heads)
     assert (q_h @ k_h.transpose(-1, -2) / 2).abs().max() <= math.sqrt(4) + 1e-9

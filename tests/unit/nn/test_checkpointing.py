@@ -25,9 +25,7 @@ def test_gradients_are_those_without_checkpoints(every, dropout, scheme):
 
 def test_decoders_and_models_take_it_too():
     torch.manual_seed(0)
-    models = [
-        kn.Transformer(8, 2, 3, 3, 16, 0.0, scheme="deepnorm", checkpoint_every=every) for every in (None, 2)
-    ]
+    models = [kn.Transformer(8, 2, 3, 3, 16, 0.0, scheme="deepnorm", checkpoint_every=every) for every in (None, 2)]
     models[1].load_state_dict(models[0].state_dict())
     source, target = torch.randn(5, 2, 8), torch.randn(4, 2, 8)
     for model in models:
@@ -38,6 +36,7 @@ def test_decoders_and_models_take_it_too():
 
 def test_the_automatic_length_keeps_least():
     for num_layers in (1, 12, 100, 1000):
+
         def kept(length, num_layers=num_layers):
             return math.ceil(num_layers / length) + 11 * length
 

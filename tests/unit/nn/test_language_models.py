@@ -91,9 +91,7 @@ def test_every_registered_scheme_builds_both_models():
         alone = Depth(decoder_layers=3)
         chosen = [scheme, scheme]
         if scheme.needs_profile:
-            chosen = [
-                scheme.with_profile({s: [1.0] * d.num_branches(s) for s in d.stacks}) for d in (alone, depth)
-            ]
+            chosen = [scheme.with_profile({s: [1.0] * d.num_branches(s) for s in d.stacks}) for d in (alone, depth)]
         lm, pair = causal_lm(scheme=chosen[0], tied_head=False), seq2seq(scheme=chosen[1], tied_head=False)
         assert (lm.decoder.norm is not None) == scheme.final_norm
         assert lm.decoder.layers[2].scales == tuple(chosen[0].at(alone, 4 + i, "decoder") for i in range(2))

@@ -29,7 +29,9 @@ def inputs_of(name, dtype=torch.float32):
     generator = torch.Generator().manual_seed(1)
     tokens = torch.randint(19, (2, 5), generator=generator)
     stream = torch.randn(5, 2, 16, generator=generator, dtype=dtype)
-    return {"encoder": (stream,), "transformer": (stream, stream), "causal-lm": (tokens,), "seq2seq": (tokens, tokens)}[name]
+    return {"encoder": (stream,), "transformer": (stream, stream), "causal-lm": (tokens,), "seq2seq": (tokens, tokens)}[
+        name
+    ]
 
 
 def step(model, inputs):

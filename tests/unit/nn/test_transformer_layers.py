@@ -152,9 +152,7 @@ def test_a_lone_layer_whose_scheme_varies_needs_its_index():
     layer = kn.TransformerEncoderLayer(8, 2, 16, scheme="mix-ln", num_layers=8)
     with pytest.raises(ValueError, match=r"layer_index= \(its place in that stack, from 0\)"):
         layer(torch.zeros(3, 2, 8))
-    first, last = (
-        kn.TransformerEncoderLayer(8, 2, 16, scheme="mix-ln", num_layers=8, layer_index=i) for i in (0, 7)
-    )
+    first, last = (kn.TransformerEncoderLayer(8, 2, 16, scheme="mix-ln", num_layers=8, layer_index=i) for i in (0, 7))
     assert (first.scales[0].norm_placement, last.scales[0].norm_placement) == ("post", "pre")
 
 
