@@ -78,8 +78,9 @@ class TransformerLayer(nn.Module):
     def _add_trained_scales(self, number: int) -> None:
         scales = self.scales[number - 1]
         if scales.learned and scales.learned_per == "layer":
-            # Every branch of the layer reads the one that the first brought along.
-            self.branch_scale = self._new_scale(1) if number == 1 else self.branch_scale
+            # Every branch of the layer reads the one that the first brings along.
+            if number == 1:
+                self.register_parameter("branch_scale", self._new_scale(1))
         elif scales.learned:
             size = self.options.width if scales.learned_per == "channel" else 1
             self.register_parameter(f"branch_scale{number}", self._new_scale(size))
