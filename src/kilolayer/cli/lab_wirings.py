@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from enum import Enum
 from pathlib import Path
 
@@ -24,22 +25,29 @@ class Backend(str, Enum):
 
 
 def wirings(
-    wiring: list[str] = typer.Option([], help="A wiring to run (repeatable); all eight by default.", show_default=False),
+    wiring: list[str] = typer.Option(
+        [], metavar="NAME", help="A wiring to run (repeatable); all eight by default.", show_default=False
+    ),
     blocks: int = typer.Option(64, help="Blocks in the network."),
     width: int = typer.Option(256, help="Units per block."),
     steps: int = typer.Option(300, help="SGD steps."),
     batch_size: int = typer.Option(128, help="Samples per step."),
-    lr: list[float] = typer.Option([0.05, 0.005], help="Learning rate (repeatable)."),
+    lr: list[float] = typer.Option([0.05, 0.005], metavar="RATE", help="Learning rate (repeatable)."),
     norm: Norm = typer.Option(Norm.layer, help="Norm, where a wiring has one."),
     warmup_steps: int = typer.Option(0, help="Steps of linear warm-up."),
     seeds: int = typer.Option(1, help="Seeds 0 to this number minus 1."),
-    data: str = typer.Option("digits", help="digits, mnist, fashion-mnist, a folder of IDX files, or an .npz."),
+    data: str = typer.Option(
+        "digits", metavar="NAME|PATH", help="digits, mnist, fashion-mnist, a folder of IDX files, or an .npz."
+    ),
     backend: Backend = typer.Option(Backend.torch, help="torch, or the NumPy reference."),
     jobs: int = typer.Option(2, help="Runs at a time, one thread each."),
     out: Path = typer.Option(Path("runs/wirings"), help="Folder for results; a rerun with the same continues."),
     json: bool = typer.Option(False, "--json", help="Print one JSON object and nothing else."),
 ) -> None:
     """Train eight wirings of one deep network and name what each of them lacks."""
+    # Runs are one thread each, and --jobs is what fills the cores; NumPy's own threads would fight them.
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(name, "1")
     from kilolayer.lab.wirings import WIRINGS, WiringRun
     from kilolayer.lab.wirings_command import run_command
 

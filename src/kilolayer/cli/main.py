@@ -7,6 +7,7 @@ import sys
 import typer
 
 from kilolayer.cli.coefficients import coefficients
+from kilolayer.cli.init_plan import init_plan
 from kilolayer.cli.lab_wirings import wirings
 
 app = typer.Typer(
@@ -21,6 +22,7 @@ app = typer.Typer(
 lab = typer.Typer(help="Experiments: claims about depth as commands anyone can rerun.", no_args_is_help=True)
 app.add_typer(lab, name="lab")
 app.command()(coefficients)
+app.command()(init_plan)
 lab.command()(wirings)
 
 

@@ -59,7 +59,7 @@ def skip_missing(evidence: Evidence) -> Finding | str | None:
             f"{cosine[-1]:.3f} at step 0 ({predicted:.3f} predicted), so little of the input is left to learn from, "
             f"and weight gradients range from {low:.2g} to {high:.2g} from block to block.{norm}"
         ),
-        remedy="Give each block a skip around a normalised branch (pre-LN); initialisation alone cannot replace it.",
+        remedy="Give each block a skip around a normalized branch (pre-LN); initialization alone cannot replace it.",
         reference="He et al. 2015, arXiv:1512.03385, section 3; Schoenholz et al. 2017, arXiv:1611.01232, section 4",
         rivals=(
             Rival("init-too-small", f"the signal's RMS changes by {rate:.3f}x per block, close to 1"),
@@ -103,7 +103,9 @@ def batchnorm_without_skip(evidence: Evidence) -> Finding | str | None:
         remedy="Give each block a skip around the normalized branch, as residual networks do.",
         reference="Yang et al. 2019, arXiv:1902.08129, theorem 3.9",
         rivals=(
-            Rival("init-too-large", f"the signal's RMS changes by {evidence.forward_rate(0) or math.nan:.3f}x per block"),
+            Rival(
+                "init-too-large", f"the signal's RMS changes by {evidence.forward_rate(0) or math.nan:.3f}x per block"
+            ),
             *rate_free_rivals(evidence),
         ),
         evidence=tuple(

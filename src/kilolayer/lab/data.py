@@ -146,9 +146,7 @@ def _split(x: np.ndarray, y: np.ndarray) -> Samples:
     return Samples(x[train], y[train], x[test], y[test])
 
 
-def _build(
-    name: str, samples: Samples, *, origin: str | None = None, num_classes: int | None = None
-) -> Dataset:
+def _build(name: str, samples: Samples, *, origin: str | None = None, num_classes: int | None = None) -> Dataset:
     """Check everything and standardize; ``origin`` says in errors where the data are from."""
     x_name, y_name, x_test_name, y_test_name = (f"{origin or name}: {array}" for array in ARRAYS)
     x_train, x_test = check_values(samples.x_train, x_name), check_values(samples.x_test, x_test_name)

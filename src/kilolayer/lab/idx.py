@@ -42,14 +42,11 @@ def load_idx_folder(folder: Path) -> Samples:
         raise FileNotFoundError(f"{folder} has no {' and no '.join(missing)} (raw or .gz) beside the other IDX files")
     found = [path for path in paths.values() if path is not None]
     x_train, y_train, x_test, y_test = (
-        read_idx(path, dimensions=3 if "images" in name else 1)
-        for name, path in zip(IDX_FILES, found, strict=True)
+        read_idx(path, dimensions=3 if "images" in name else 1) for name, path in zip(IDX_FILES, found, strict=True)
     )
     for images, labels, path in ((x_train, y_train, found[1]), (x_test, y_test, found[3])):
         if len(images) != len(labels):
-            raise ValueError(
-                f"{path} holds {len(labels)} labels for {len(images)} images; take both from one source"
-            )
+            raise ValueError(f"{path} holds {len(labels)} labels for {len(images)} images; take both from one source")
     if x_train.shape[1:] != x_test.shape[1:]:
         raise ValueError(
             f"{folder} trains on images of {_size(x_train)} and tests on images of {_size(x_test)}; "
@@ -86,9 +83,7 @@ def read_idx(path: Path, *, dimensions: int) -> np.ndarray:
     header = 4 + 4 * dimensions
     found = int.from_bytes(data[:4], "big")
     if len(data) >= 4 and found != magic:
-        raise ValueError(
-            f"{path} has magic number {found}, an IDX file of {content} has {magic}: is it another file?"
-        )
+        raise ValueError(f"{path} has magic number {found}, an IDX file of {content} has {magic}: is it another file?")
     if len(data) < header:
         raise ValueError(f"{path} ends inside its header ({len(data)} of {header} bytes); fetch it again")
     shape = tuple(int.from_bytes(data[at : at + 4], "big") for at in range(4, header, 4))

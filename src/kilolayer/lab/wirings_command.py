@@ -28,12 +28,12 @@ def run_command(data: str, runs: tuple[WiringRun, ...], out: Path, *, jobs: int,
         print(to_json({"format": 1, "runs": [to_record(result) for result in results]}))
         return finished
     if results:
-        from kilolayer.lab.wirings_report import save_report
+        from kilolayer.lab.wirings_report import save_reports
         from kilolayer.lab.wirings_tables import print_results
 
+        paths = save_reports(results, out)
         print_results(results, Console())
-        paths = save_report(results, out)
-        print(f"Report: {paths[0]}")
+        print("Report: " + "  ".join(map(str, paths)))
     if not finished:
         print(f"Stopped with {len(results)} of {len(runs)} runs finished; the same command continues.", file=sys.stderr)
     return finished

@@ -94,7 +94,7 @@ def _numbers(finding: Finding) -> str:
     """Measured beside what it should be, and what the number is."""
     if finding.measured is None:
         return ""
-    expected = "" if finding.predicted is None else f", should be {format_number(finding.predicted)}"
+    expected = "" if finding.predicted is None else f", predicted {format_number(finding.predicted)}"
     meaning = f" ({inert(finding.formula)})" if finding.formula else ""
     return f"Measured {format_number(finding.measured)}{expected}{meaning}."
 

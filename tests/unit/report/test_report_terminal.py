@@ -14,7 +14,7 @@ from kilolayer.report.sparkline import BARS, TO_ASCII
 VERDICT = """\
 error SIG101  init-too-small        blocks.0:sum to blocks.7:sum
   The signal shrinks 0.707x per block.
-  Measured 0.707, should be 1.00 (RMS ratio of neighboring blocks).
+  Measured 0.707, predicted 1.00 (RMS ratio of neighboring blocks).
   Not lr-too-high (step 0 shows it), not inputs-unscaled (RMS 1.0).
   Remedy: Draw weights with std sqrt(2 / fan_in).
   More: kilolayer explain SIG101       Report: runs/check-1/report.html"""
