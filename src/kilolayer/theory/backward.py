@@ -43,14 +43,15 @@ class WeightKernel:
     Attributes:
         direct, aligned: the two kernels.
         log_variance: scatter of the log second moment of the matrix's input.
-        directed: variance per direction of the gradient that the rest of the block added, see :class:`Scatter`,
-            and where no ``log_variance`` runs up over depth that of drawing the input's units.
+        drawn: variance per direction that comes of drawing the units of the matrix's input.
+        directed: variance per direction of the gradient that the rest of the block added; see :class:`Scatter`.
         common: variance common to all directions.
     """
 
     direct: LogScaled
     aligned: LogScaled | None
     log_variance: float
+    drawn: float
     directed: float
     common: float
 
@@ -106,10 +107,10 @@ def branch_backward(
         if isinstance(operation, Linear):
             behind = branch.steps[index - 1] if index else None
             spread = behind.spread if behind else 0.0
-            drawn = 2 * (1 + spread) / operation.fan_in if flow.aligned is None else 0.0
+            drawn = 2 * (1 + spread) / operation.fan_in
             direct, aligned = _weight_kernels(step, flow)
             kernels.append(
-                WeightKernel(direct, aligned, branch.log_variances[index], directed + drawn, common)
+                WeightKernel(direct, aligned, branch.log_variances[index], drawn, directed, common)
             )
             lost = share * (1 + spread) / operation.fan_in if is_constrained else 0.0
             flow, pending = _linear_backward(step, flow, pairs, share=share, lost=lost)

@@ -9,7 +9,8 @@ import numpy as np
 from kilolayer.theory.hermite import Array
 from kilolayer.theory.pairs import SamplePairs
 
-_NODES, _WEIGHTS = np.polynomial.laguerre.laggauss(24)
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(64)
+_PLACES = 0.5 * (_NODES + 1)
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,8 @@ def batch_norm_step(
     The denominator is exact when one direction dominates. Features that left a batch norm before have s = 1 and
     take no part: ``S^2`` is reduced by ``settled_share^2`` times that of the settled part.
     ``E[1 / s]`` follows for s = (1 - m lambda) + lambda chi^2_m with m directions of size lambda. A layer of
-    ``fan_in`` inputs draws C anew, as a Wishart matrix would be: ``tr S^2`` gains 1/fan_in there, and the mean of S^2
-    changes in proportion to S only.
+    ``fan_in`` n inputs draws C anew, as a Wishart matrix: ``tr S^2`` gains ``1/n``, ``tr S^3`` gains
+    ``3 tr S^2 / n + 1/n^2``, and the mean of S^2 changes in proportion to S only.
 
     Reference: Yang et al. 2019, arXiv:1902.08129, section 3; the expansion is the delta method.
     """
@@ -65,14 +66,15 @@ def batch_norm_step(
         spread -= share**2 * (kept @ kept)
         variance_share = 1.0 - share
     second = max(float(np.trace(spread)), 1e-12)
-    largest = max(float((spread * shape).sum()) / second, 1e-12)
+    third = float((spread * shape).sum())
+    largest = max(third / second, 1e-12)
     drawn = variance_share**2 / fan_in if fan_in else 0.0
     out = shape - 2 / (1 + 2 * largest) * spread
     out *= pairs.num_samples / np.trace(out)
     return BatchNormStep(
         gram=pairs.pack(out),
         variance=trace / pairs.num_samples,
-        inverse_moment=_inverse_moment((second + drawn) / largest**2, largest),
+        inverse_moment=_inverse_moment(second + drawn, third + 3 * second * drawn + drawn**2),
         fresh_share=variance_share,
     )
 
@@ -109,7 +111,13 @@ def _shape(gram: Array, pairs: SamplePairs) -> tuple[Array, float]:
     return (centered / trace).astype(np.float32), trace
 
 
-def _inverse_moment(directions: float, size: float) -> float:
-    """``E[1 / (a + size chi^2_m)]`` with mean 1: the integral of ``exp(-a t) (1 + 2 size t)^(-m/2)``."""
-    rest = max(1 - directions * size, 1e-3)
-    return float(_WEIGHTS @ (1 + 2 * size * _NODES / rest) ** (-directions / 2)) / rest
+def _inverse_moment(second: float, third: float) -> float:
+    """``E[1 / s]`` for ``s = a + b chi^2_m`` with mean 1 and cumulants ``2 second`` and ``8 third``.
+
+    It is the integral of ``E exp(-s t) = exp(-a t) (1 + 2 b t)^(-m/2)`` over t > 0.
+    """
+    size = max(third / second, second)
+    directions = second / size**2
+    times = _PLACES / (1 - _PLACES)
+    values = np.exp(-(1 - directions * size) * times) * (1 + 2 * size * times) ** (-directions / 2)
+    return float(0.5 * _WEIGHTS @ (values / (1 - _PLACES) ** 2))

@@ -142,10 +142,11 @@ def _combine(
     for block, row in enumerate(walk.matrices):
         for place, matrix in enumerate(row):
             backward = between[block] + common[block] + matrix.common + own[block] * matrix.directed
-            variance = matrix.log_variance + backward
+            forward = matrix.log_variance + own[block] * matrix.drawn
+            variance = forward + backward
             slope = 0.0
             if size_log_variance > 0:
-                known = min(matrix.log_variance, size_log_variance) + shared[block]
+                known = min(forward, size_log_variance) + shared[block]
                 slope = known / math.sqrt(size_log_variance)
             rest = max(variance - slope**2, 0.0)
             logs = matrix.log_direct + slope * sizes + drift[block] - 0.5 * variance

@@ -31,6 +31,7 @@ class MatrixGradient:
     log_direct: Array
     log_aligned: Array | None
     log_variance: float
+    drawn: float
     directed: float
     common: float
 
@@ -134,7 +135,9 @@ class _DrawAverages:
             present = [kernel.aligned for kernel in flat if kernel.aligned is not None]
             aligned = self._log_means(present, self.aligned_products, self.outputs.log_scale)
         gradients = [
-            MatrixGradient(direct[i], aligned[i], kernel.log_variance, kernel.directed, kernel.common)
+            MatrixGradient(
+                direct[i], aligned[i], kernel.log_variance, kernel.drawn, kernel.directed, kernel.common
+            )
             for i, kernel in enumerate(flat)
         ]
         for row in self.waiting:
