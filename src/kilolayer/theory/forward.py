@@ -11,7 +11,7 @@ import numpy as np
 from kilolayer.theory.block import BlockSpec, Linear, Norm, Operation
 from kilolayer.theory.hermite import Array
 from kilolayer.theory.pairs import SamplePairs
-from kilolayer.theory.signal import Signal, Step, apply, apply_norm, compact, start_signal
+from kilolayer.theory.signal import Signal, Singles, Step, apply, apply_norm, start_signal, without_unit_mean
 
 
 @dataclass(frozen=True)
@@ -82,10 +82,14 @@ def run_branch(
     The returned signal's ``log_variance`` is what the operations add, the stream given.
     """
     signal, slope = replace(stream, log_variance=0.0), 1.0
-    steps, log_variances, unit = [], [], 0.0
+    steps: list[Step] = []
+    log_variances: list[float] = []
+    unit = 0.0
     fan_in: int | None = None
     for operation in operations:
         log_variances.append(slope**2 * stream.log_variance + signal.log_variance)
+        if steps and isinstance(operation, Norm) and operation.kind == "layer":
+            signal = without_unit_mean(signal, steps[-1], pairs)
         signal, step = apply(operation, signal, pairs, fan_in=fan_in)
         fan_in = operation.fan_in if isinstance(operation, Linear) else None
         slope *= step.slope
@@ -135,17 +139,13 @@ def _log_square(factor: float) -> float:
 
 
 def compact_block(trace: BlockTrace) -> BlockTrace:
-    """The trace in single precision."""
-    branch = replace(trace.branch, steps=tuple(compact(step) for step in trace.branch.steps))
+    """The trace in single precision: a deep network keeps four or five matrices per block."""
+    singles = Singles()
     return replace(
         trace,
-        stream=_single(trace.stream),
-        branch=branch,
-        total=_single(trace.total),
-        out=_single(trace.out),
-        post=None if trace.post is None else compact(trace.post),
+        stream=singles.signal(trace.stream),
+        branch=replace(trace.branch, steps=tuple(singles.step(step) for step in trace.branch.steps)),
+        total=singles.signal(trace.total),
+        out=singles.signal(trace.out),
+        post=None if trace.post is None else singles.step(trace.post),
     )
-
-
-def _single(signal: Signal) -> Signal:
-    return replace(signal, gram=signal.gram.astype(np.float32))

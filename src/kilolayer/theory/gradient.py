@@ -68,8 +68,8 @@ def predict_weight_grads(
     ``1 / (sigma_i sigma_j)`` per norm; a skip adds its own. At finite width the product scatters log-normally;
     :mod:`kilolayer.theory.backward` says by how much and which corrections the mean needs.
 
-    Costs about 3 ms per residual block and 1.5 per chain block at 256 samples, and 0.6 MiB per block; a smaller
-    ``gram`` with ``batch_size`` makes it cheaper and less exact where classes matter.
+    Keeps about 0.7 MiB per block at 256 samples; time and memory grow with the square of their number. A smaller
+    ``gram`` with ``batch_size`` is cheaper, and less exact where the balance of classes matters.
 
     Args:
         blocks: the blocks in order.

@@ -160,12 +160,16 @@ def block_rates(block: BlockSpec, *, input_rms: float = 1.0, cosine: float = 0.0
 
 @dataclass(frozen=True)
 class _Sizes:
-    """Second moment, cosine between samples, gradient gain and log variance at some place of a branch."""
+    """Second moment, cosine between samples, gradient gain and log variance at some place of a branch.
+
+    ``mean_share`` is the share of the second moment that the mean over the units takes, behind an activation.
+    """
 
     variance: float
     cosine: float
     gradient: float = 1.0
     log_variance: float = 0.0
+    mean_share: float = 0.0
 
 
 def _walk(operations: Sequence[Operation], variance: float, cosine: float) -> _Sizes:
@@ -189,8 +193,10 @@ def _step(operation: Operation, now: _Sizes) -> _Sizes:
             phi.cosine(now.cosine, now.variance),
             now.gradient * phi.derivative_second_moment(now.variance),
             slope**2 * now.log_variance + fresh,
+            mean_share=phi.cosine(0.0, now.variance),
         )
     is_batch = operation.kind == "batch"
-    spread = now.variance * (1 - now.cosine if is_batch else 1.0)
+    removed = {"batch": now.cosine, "layer": now.mean_share}.get(operation.kind, 0.0)
+    spread = now.variance * (1 - removed)
     scale = operation.scale**2
     return _Sizes(scale, 0.0 if is_batch else now.cosine, now.gradient * scale / spread)

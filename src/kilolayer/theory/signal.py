@@ -93,7 +93,7 @@ def _apply_activation(operation: Act, signal: Signal, pairs: SamplePairs) -> tup
     """
     activation = get_activation(operation.activation)
     # A matrix of zeros leaves log_scale = -inf; moments of a saturating activation need a variance above 0.
-    scale = 0.0 if activation.is_homogeneous else max(signal.log_scale, -600.0)
+    scale = 0.0 if activation.is_homogeneous else max(signal.log_scale, -300.0)
     diagonal = pairs.diagonal(signal.gram) * math.exp(scale)
     kernels = activation.kernels(diagonal, pairs.cosines(signal.gram), rows=pairs.rows, cols=pairs.cols)
     own = pairs.diagonal(kernels.value)
@@ -115,6 +115,26 @@ def _apply_activation(operation: Act, signal: Signal, pairs: SamplePairs) -> tup
         slope=slope,
         unit_log_variance=(activation.squared_spread(variance) - 2 * slope**2) / operation.width,
     )
+
+
+def without_unit_mean(signal: Signal, behind: Step, pairs: SamplePairs) -> Signal:
+    """The signal less each sample's mean over the units, which a LayerNorm removes before it divides.
+
+    Behind a matrix that mean is 0 up to 1/width; ``behind`` an activation it is ``E[phi]``, and for ReLU takes a
+    share 1/pi of the second moment with it.
+    """
+    if not isinstance(behind.operation, Act):
+        return signal
+    activation = get_activation(behind.operation.activation)
+    before = behind.before
+    scale = 0.0 if activation.is_homogeneous else max(before.log_scale, -600.0)
+    diagonal = pairs.diagonal(before.gram) * math.exp(scale)
+    own = activation.kernels(diagonal, pairs.cosines(before.gram), rows=pairs.rows, cols=pairs.cols).value
+    # Uncorrelated pre-activations: E[phi(u)] E[phi(v)].
+    apart = activation.kernels(diagonal, np.zeros_like(own), rows=pairs.rows, cols=pairs.cols).value
+    centered = signal.gram - apart / pairs.diagonal(own).mean()
+    share = float(pairs.diagonal(centered).mean())
+    return replace(signal, gram=centered / share, log_scale=signal.log_scale + math.log(share))
 
 
 def apply_norm(
@@ -140,12 +160,25 @@ def apply_norm(
     return Signal(pairs.cosines(signal.gram), log_scale), Step(operation, signal, slope=0.0)
 
 
-def compact(step: Step) -> Step:
-    """The step in single precision: a deep network keeps four matrices per block."""
-    batch_norm = step.batch_norm
-    return replace(
-        step,
-        before=replace(step.before, gram=step.before.gram.astype(np.float32)),
-        derivative=None if step.derivative is None else step.derivative.astype(np.float32),
-        batch_norm=None if batch_norm is None else batch_norm.compact(),
-    )
+class Singles:
+    """Arrays in single precision; one that is met again is shared. Keep the originals alive while it is in use."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, Array] = {}
+
+    def array(self, values: Array) -> Array:
+        """The array as float32."""
+        return self._known.setdefault(id(values), values.astype(np.float32))
+
+    def signal(self, signal: Signal) -> Signal:
+        """The signal with its Gram matrix as float32."""
+        return replace(signal, gram=self.array(signal.gram))
+
+    def step(self, step: Step) -> Step:
+        """The step with its matrices as float32."""
+        return replace(
+            step,
+            before=self.signal(step.before),
+            derivative=None if step.derivative is None else self.array(step.derivative),
+            batch_norm=None if step.batch_norm is None else step.batch_norm.compact(),
+        )
