@@ -94,7 +94,7 @@ class Activation:
 
 
 def _relu_kernels(product: Array, cosine: Array) -> PairKernels:
-    """Arc-cosine kernels of degree 1, 0 and 2 (Cho & Saul 2009, eq. 4 to 8), ``product`` = variance_i variance_j."""
+    """Arc-cosine kernels of degree 1, 0 and 2 (Cho & Saul 2009, eq. 5 to 7), ``product`` = variance_i variance_j."""
     rest = np.pi - np.arccos(cosine)
     squared = cosine * cosine
     sine = np.sqrt(np.maximum(1 - squared, 0.0))

@@ -35,7 +35,7 @@ def collapsed(fraction: float, directed: float) -> float:
 
     Simulated products of 1 to 240 layers agree within 10 %.
 
-    Reference: Muirhead 1982, theorem 3.2, for the moments.
+    Reference: Muirhead 1982, Aspects of Multivariate Statistical Theory, section 3.2, for the moments.
     """
     return 1 - (1 - fraction) * math.exp(-0.5 * directed)
 

@@ -91,7 +91,7 @@ def predict_weight_grads(
         >>> prediction.median.shape
         (8, 2)
 
-    Reference: Schoenholz et al. 2017, arXiv:1611.01232, section 4; Cho & Saul 2009, eq. 4 to 6; Hanin & Nica
+    Reference: Schoenholz et al. 2017, arXiv:1611.01232, section 4; Cho & Saul 2009, eq. 5 to 7; Hanin & Nica
     2018, arXiv:1812.05994, theorem 1; Yang et al. 2019, arXiv:1902.08129, for batch norm.
     """
     matrix = checked_gram(gram)

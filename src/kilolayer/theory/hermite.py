@@ -57,7 +57,7 @@ def pair_mean(function: Function, variances: Array, *, rows: Array, cols: Array,
 
     Shape: variances ``(samples,)``, the others ``(pairs,)``; returns ``(pairs,)``.
 
-    Reference: Daniely et al. 2016, arXiv:1602.05897, lemma 11.
+    Reference: Daniely et al. 2016, arXiv:1602.05897, section 4 (dual activations).
     """
     nodes, weights = _grid()
     values = function(np.sqrt(variances)[:, None] * nodes)

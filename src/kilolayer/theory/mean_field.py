@@ -68,7 +68,7 @@ def chi_one(activation: str, *, weight_variance: float, variance: float) -> floa
         >>> chi_one("relu", weight_variance=2.0, variance=1.0)
         1.0
 
-    Reference: Schoenholz et al. 2017, arXiv:1611.01232, eq. 5 and 11.
+    Reference: Schoenholz et al. 2017, arXiv:1611.01232, eq. 5.
     """
     return weight_variance * get_activation(activation).derivative_second_moment(variance)
 
@@ -134,7 +134,7 @@ def relu_cosine_after(cosine: float, num_layers: int) -> float:
         >>> round(relu_cosine_after(0.0, 64), 3)
         0.992
 
-    Reference: Hayou et al. 2019, arXiv:1902.06853, proposition 3.
+    Reference: Hayou et al. 2019, arXiv:1902.06853, section 3.
     """
     if num_layers < 0:
         raise ValueError(f"num_layers must be >= 0, got {num_layers}")

@@ -49,7 +49,7 @@ def critical_std(activation: str, fan_in: int, *, variance: float = 1.0) -> floa
         >>> round(critical_std("relu", 128), 3), round(critical_std("tanh", 128), 3)
         (0.125, 0.141)
 
-    Reference: Klambauer et al. 2017, arXiv:1706.02515, eq. 4, without biases; He et al. 2015, eq. 10, for ReLU.
+    Reference: He et al. 2015, arXiv:1502.01852, eq. 10, for ReLU; Poole et al. 2016, arXiv:1606.05340, eq. 3.
     """
     return math.sqrt(variance / (fan_in * get_activation(activation).second_moment(variance)))
 
