@@ -1,9 +1,10 @@
 """The evidence behind docs/wirings.md: every experiment it reports, run or continued, one folder each.
 
     python benchmarks/wirings_evidence.py run   --data FOLDER_WITH_MNIST --out runs/evidence --jobs 2
+    python benchmarks/wirings_evidence.py step-0 --data FOLDER_WITH_MNIST --out runs/evidence
     python benchmarks/wirings_evidence.py write --data FOLDER_WITH_MNIST --out runs/evidence
 
-``run`` can be stopped and started again; ``write`` makes docs/wirings.md and its pictures from what is there.
+``run`` and ``step-0`` can be stopped and started again; ``write`` makes docs/wirings.md and its pictures from those.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def run(mnist: str, out: Path, jobs: int, only: str) -> bool:
 def main() -> int:
     """Run or write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("action", choices=("run", "write"))
+    parser.add_argument("action", choices=("run", "step-0", "write"))
     parser.add_argument("--data", required=True, help="folder with the MNIST files")
     parser.add_argument("--out", type=Path, default=Path("runs/evidence"))
     parser.add_argument("--jobs", type=int, default=2)
@@ -78,6 +79,11 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.action == "run":
         return 0 if run(arguments.data, arguments.out, arguments.jobs, arguments.only) else 130
+    if arguments.action == "step-0":
+        from wirings_coverage import measure_coverage
+
+        measure_coverage(arguments.data, arguments.out / "coverage.json")
+        return 0
     from wirings_page import write_page
 
     write_page(arguments.data, arguments.out)

@@ -71,4 +71,5 @@ def diagnose(recording: Recording) -> Diagnosis:
     gravest = max(SEVERITIES.index(finding.severity) for finding in findings)
     root = next(finding for finding in findings if SEVERITIES.index(finding.severity) == gravest)
     rest = tuple(finding for finding in findings if finding is not root)
-    return Diagnosis(root.with_consequences(rest), (root, *rest), not_evaluated)
+    root = root.with_consequences(rest)
+    return Diagnosis(root, (root, *rest), not_evaluated)

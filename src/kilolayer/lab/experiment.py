@@ -203,7 +203,8 @@ def _carry_out(run: WiringRun, data: Dataset, folder: Path, every: int, on_step:
         result = run_wiring(run, data, temporary, every=every, on_step=on_step)
         (temporary / RESULT).write_text(json.dumps(result), encoding="utf-8")
         os.chmod(temporary, 0o755)
-        os.replace(temporary, folder / run.folder_name)
+        if not (folder / run.folder_name / RESULT).is_file():  # another process may have been quicker
+            os.replace(temporary, folder / run.folder_name)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 

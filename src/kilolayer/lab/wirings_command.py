@@ -33,7 +33,7 @@ def run_command(data: str, runs: tuple[WiringRun, ...], out: Path, *, jobs: int,
 
         paths = save_reports(results, out)
         print_results(results, Console())
-        print("Report: " + "  ".join(map(str, paths)))
+        print("\n".join(f"Report: {path}" for path in paths))
     if not finished:
         print(f"Stopped with {len(results)} of {len(runs)} runs finished; the same command continues.", file=sys.stderr)
     return finished

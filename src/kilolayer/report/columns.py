@@ -121,7 +121,8 @@ class Columns:
         if run.root is not None:
             cause = run.root.cause
         else:
-            cause = "no cause found" if run.was_examined else "not evaluated"
+            examined = "nothing stands out" if run.looks_healthy else "no cause found"
+            cause = examined if run.was_examined else "not evaluated"
         return f"{_wrap(outcome, width=32, lines=1)}\n{_wrap(cause, width=32, lines=2)}"
 
 

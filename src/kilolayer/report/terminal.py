@@ -33,7 +33,7 @@ def render_verdict(
     explain: bool = False,
     width: int = 80,
 ) -> Text:
-    """A root finding on one screen: the sentence, its numbers beside what they should be, rivals ruled out, remedy.
+    """A root finding on one screen: the sentence, measured beside predicted, rivals ruled out, remedy.
 
     Args:
         finding: the root finding; ``None`` for a healthy run, which gets one line.
@@ -91,7 +91,7 @@ def _headline(finding: Finding) -> Text:
 
 
 def _numbers(finding: Finding) -> str:
-    """Measured beside what it should be, and what the number is."""
+    """Measured beside predicted, and what the number is."""
     if finding.measured is None:
         return ""
     expected = "" if finding.predicted is None else f", predicted {format_number(finding.predicted)}"

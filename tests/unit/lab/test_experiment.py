@@ -120,6 +120,22 @@ def test_a_failing_run_is_reported_and_leaves_nothing(tmp_path, monkeypatch):
     assert [p.name for p in (tmp_path / "e").iterdir()] == ["experiment.json"]
 
 
+def test_a_run_another_process_finished_meanwhile_is_kept(tmp_path, monkeypatch):
+    experiment = Experiment("digits", runs(("ln",)))
+    folder = tmp_path / "e"
+    original = room.run_wiring
+
+    def slow(run, data, temporary, **options):
+        monkeypatch.setattr(room, "run_wiring", original)
+        assert run_experiment(experiment, folder, jobs=1)
+        return original(run, data, temporary, **options)
+
+    monkeypatch.setattr(room, "run_wiring", slow)
+    assert run_experiment(experiment, folder, jobs=1)
+    assert len(finished_runs(experiment, folder)) == 1
+    assert not list(folder.glob(".*"))
+
+
 def test_threads_are_put_back(tmp_path):
     torch.set_num_threads(2)
     try:

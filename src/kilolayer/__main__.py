@@ -1,0 +1,5 @@
+"""``python -m kilolayer``."""
+
+from kilolayer.cli.main import main
+
+main()
