@@ -41,13 +41,15 @@ def plan_deep_mlp(model: nn.Module, scheme: Scheme, *, chain_init: str = "kaimin
         )
         rows += [
             row
-            for child, norm in block.named_children()
-            if child.endswith("norm")
-            for row in _norm(norm, f"{path}.{child}")
+            for child, module in block.named_modules()
+            if child.endswith("_norm") or child == "norm"
+            for row in _norm(module, f"{path}.{child}")
         ]
+        rows += _trained_scales(block, path, scales)
     if "final_norm" in dict(model.named_children()):
         rows += _norm(model.get_submodule("final_norm"), "final_norm")
-    return InitPlan((*rows, *_linear(model, "head", 1.0, "LeCun, 1/sqrt(fan_in)")))
+    head = "LeCun, 1/sqrt(fan_in)" if scheme.head_gain else "the scheme starts the head at zero"
+    return InitPlan((*rows, *_linear(model, "head", scheme.head_gain, head)))
 
 
 def _chain(model: nn.Module, path: str, gain: float) -> list[InitRow]:
@@ -56,7 +58,7 @@ def _chain(model: nn.Module, path: str, gain: float) -> list[InitRow]:
 
 
 def _branch(model: nn.Module, path: str, scales: BranchScales) -> list[InitRow]:
-    first, last = scales.init_gain, scales.init_gain * scales.last_init_gain
+    first, last = scales.gain("feedforward_in"), scales.gain("feedforward_out")
     return [
         *_linear(
             model, f"{path}.branch.linear1", RELU_GAIN * first, f"Kaiming, sqrt(2/fan_in){_times(first)}"
@@ -72,14 +74,23 @@ def _times(gain: float) -> str:
 def _linear(model: nn.Module, path: str, gain: float, reason: str) -> list[InitRow]:
     linear = model.get_submodule(path)
     assert isinstance(linear, nn.Linear)
+    std = gain / math.sqrt(linear.in_features)
     return [
-        InitRow(f"{path}.weight", "normal", gain / math.sqrt(linear.in_features), reason),
+        InitRow(f"{path}.weight", "normal" if std else "zeros", std, reason),
         InitRow(f"{path}.bias", "zeros", 0.0, "biases start at 0"),
     ]
 
 
+def _trained_scales(block: nn.Module, path: str, scales: BranchScales) -> Iterator[InitRow]:
+    """Rows of the scales that are parameters of the block."""
+    for name, _ in block.named_parameters(recurse=False):
+        what = name.removesuffix("_scale")
+        value = getattr(scales, name)
+        yield InitRow(f"{path}.{name}", "constant", 0.0, f"the scheme's first {what} scale, trained", value=value)
+
+
 def _norm(norm: nn.Module, path: str) -> Iterator[InitRow]:
-    for name, _ in norm.named_parameters(recurse=False):
+    for name, _ in norm.named_parameters():
         yield InitRow(
-            f"{path}.{name}", "zeros" if name == "bias" else "ones", 0.0, "norms start at the identity"
+            f"{path}.{name}", "zeros" if name.endswith("bias") else "ones", 0.0, "norms start at the identity"
         )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torch import nn
 
-from kilolayer.nn import ChainBlock, Residual
+from kilolayer.nn import ChainBlock, Residual, ScaledNorm
 from kilolayer.recording import Site
 from kilolayer.recording.site import Scale
 
@@ -66,10 +66,19 @@ def _chain_sites(path: str, block: ChainBlock, index: int, order: int) -> Iterat
         yield Site(f"{path}.norm:out", f"{path}.norm", "norm", order + 1, stream=True, **common)  # type: ignore[arg-type]
 
 
+def _scale(scale: float | nn.Parameter) -> Scale:
+    return "learned" if isinstance(scale, nn.Parameter) else scale
+
+
 def _residual_sites(path: str, block: Residual, index: int, order: int) -> Iterator[Site]:
-    norms = {slot: getattr(block, f"{slot}_norm") for slot in ("pre", "end", "post")}
+    norms = {
+        "pre": block.pre_norm.norm if isinstance(block.pre_norm, ScaledNorm) else block.pre_norm,
+        "inner": getattr(block.branch, "inner_norm", None),
+        "end": block.end_norm,
+        "post": block.post_norm,
+    }
     filled = [slot for slot, norm in norms.items() if norm is not None]
-    scale: dict[str, Scale] = {"skip_scale": block.skip_scale, "branch_scale": block.branch_scale}
+    scale = {"skip_scale": _scale(block.skip_scale), "branch_scale": _scale(block.branch_scale)}
     common = {
         "block_index": index,
         "branch_index": index,

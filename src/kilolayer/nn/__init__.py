@@ -1,6 +1,6 @@
 """Blocks that take parts, not flags: norms, residual branches, and the networks built from them."""
 
-from kilolayer.nn.blocks import ChainBlock, FeedForward, Residual
+from kilolayer.nn.blocks import BridgedLayer, ChainBlock, FeedForward, Residual, ScaledNorm
 from kilolayer.nn.causal_lm import CausalLM
 from kilolayer.nn.config import TransformerConfig
 from kilolayer.nn.decoder import TransformerDecoder
@@ -15,11 +15,13 @@ from kilolayer.nn.transformer import Transformer
 
 __all__ = [
     "NORMS",
+    "BridgedLayer",
     "CausalLM",
     "ChainBlock",
     "DeepMLP",
     "FeedForward",
     "Residual",
+    "ScaledNorm",
     "Seq2Seq",
     "Transformer",
     "TransformerConfig",

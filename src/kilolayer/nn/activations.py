@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -24,6 +25,33 @@ def swiglu(h: Tensor) -> Tensor:
 
 ACTIVATIONS: dict[str, Activation] = {"relu": F.relu, "gelu": F.gelu, "silu": F.silu, "swiglu": swiglu}
 GATED = ("swiglu",)
+
+ELEMENTWISE: dict[str, Activation] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "silu": F.silu,
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "identity": lambda x: x,
+}
+"""Activations of deep MLPs, which theory knows too; the saturating ones are there to be diagnosed."""
+
+
+def get_elementwise(name: str) -> Activation:
+    """The function of this name from :data:`ELEMENTWISE`.
+
+    Raises:
+        ValueError: an unknown name; the nearest one is suggested.
+
+    Example:
+        >>> get_elementwise("tanh")(torch.zeros(1))
+        tensor([0.])
+    """
+    if name not in ELEMENTWISE:
+        nearest = difflib.get_close_matches(name, ELEMENTWISE, n=1)
+        hint = f"did you mean {nearest[0]!r}?" if nearest else f"known: {', '.join(ELEMENTWISE)}"
+        raise ValueError(f"unknown activation {name!r}; {hint}")
+    return ELEMENTWISE[name]
 
 
 def resolve_activation(activation: str | Activation) -> tuple[str | None, Activation]:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from kilolayer.nn.activations import Activation
 
 
 def build_linear(
@@ -22,7 +26,7 @@ def build_linear(
 
 
 class FeedForward(nn.Module):
-    """``linear2(relu(linear1(x)))``.
+    """``linear2(inner_norm(activation(linear1(x))))``, the norm optional.
 
     Shape: ``(*, in_features) -> (*, in_features)``.
 
@@ -31,27 +35,33 @@ class FeedForward(nn.Module):
         torch.Size([2, 8])
     """
 
-    def __init__(self, width: int, hidden: int):
+    def __init__(
+        self, width: int, hidden: int, *, activation: Activation = F.relu, inner_norm: nn.Module | None = None
+    ):
         super().__init__()
         self.linear1 = build_linear(width, hidden)
+        self.activation = activation
+        self.inner_norm = inner_norm
         self.linear2 = build_linear(hidden, width)
 
     def forward(self, x: Tensor) -> Tensor:
+        h = self.linear1(x)
         # In place: a linear layer keeps its input for the backward, not its output.
-        return self.linear2(F.relu(self.linear1(x), inplace=True))
+        h = F.relu(h, inplace=True) if self.activation is F.relu else self.activation(h)
+        return self.linear2(h if self.inner_norm is None else self.inner_norm(h))
 
 
 class ChainBlock(nn.Module):
-    """A block without skip: ``relu(norm(linear(x)))``, the norm optional.
+    """A block without skip: ``activation(norm(linear(x)))``, the norm optional.
 
     Shape: ``(batch, width) -> (batch, width)``.
     """
 
-    def __init__(self, linear: nn.Module, norm: nn.Module | None = None):
+    def __init__(self, linear: nn.Module, norm: nn.Module | None = None, *, activation: Activation | None = None):
         super().__init__()
         self.linear = linear
         self.norm = norm
-        self.activation = nn.ReLU()
+        self.activation = nn.ReLU() if activation is None else activation
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.linear(x)
@@ -60,11 +70,30 @@ class ChainBlock(nn.Module):
         return self.activation(h)
 
 
+class ScaledNorm(nn.Module):
+    """``scale * norm(x)``, for a norm slot whose output a scheme scales.
+
+    Shape: ``(*, width) -> (*, width)``.
+    """
+
+    def __init__(self, norm: nn.Module, scale: float):
+        super().__init__()
+        self.norm = norm
+        self.scale = scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(x) * self.scale
+
+    def extra_repr(self) -> str:
+        return f"scale={self.scale:.6g}"
+
+
 class Residual(nn.Module):
     """``post_norm(skip_scale * x + branch_scale * end_norm(branch(pre_norm(x))))``, every norm optional.
 
     Post-LN fills ``post_norm``, pre-LN ``pre_norm``, sandwich-LN ``pre_norm`` and ``end_norm``; DeepNorm is
-    post-LN with ``skip_scale`` > 1.
+    post-LN with ``skip_scale`` > 1. A scale that is trained is an :class:`torch.nn.Parameter`, of one entry or
+    of one per channel; several branches may share it.
 
     Shape: ``(*, width) -> (*, width)``.
 
@@ -81,8 +110,8 @@ class Residual(nn.Module):
         pre_norm: nn.Module | None = None,
         end_norm: nn.Module | None = None,
         post_norm: nn.Module | None = None,
-        skip_scale: float = 1.0,
-        branch_scale: float = 1.0,
+        skip_scale: float | nn.Parameter = 1.0,
+        branch_scale: float | nn.Parameter = 1.0,
     ):
         super().__init__()
         self.pre_norm = pre_norm
@@ -92,14 +121,47 @@ class Residual(nn.Module):
         self.skip_scale = skip_scale
         self.branch_scale = branch_scale
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, around: Tensor | None = None) -> Tensor:
+        """The block's output; ``around`` is one more term of the sum, see :class:`BridgedLayer`."""
         branch_out = self.branch(x if self.pre_norm is None else self.pre_norm(x))
         if self.end_norm is not None:
             branch_out = self.end_norm(branch_out)
-        if self.branch_scale != 1.0:
+        if isinstance(self.branch_scale, Tensor) or self.branch_scale != 1.0:
             branch_out = self.branch_scale * branch_out
-        total = torch.add(branch_out, x, alpha=self.skip_scale)
+        if isinstance(self.skip_scale, Tensor):
+            total = self.skip_scale * x + branch_out
+        else:
+            total = torch.add(branch_out, x, alpha=self.skip_scale)
+        if around is not None:
+            total = total + around
         return total if self.post_norm is None else self.post_norm(total)
 
     def extra_repr(self) -> str:
-        return f"skip_scale={self.skip_scale:.6g}, branch_scale={self.branch_scale:.6g}"
+        scales = {"skip_scale": self.skip_scale, "branch_scale": self.branch_scale}
+        return ", ".join(
+            f"{name}={'trained' if isinstance(scale, Tensor) else f'{scale:.6g}'}" for name, scale in scales.items()
+        )
+
+
+class BridgedLayer(nn.Module):
+    """Residual branches one behind the other, the last of which adds ``layer_skip_scale`` times the layer's input.
+
+    Shape: ``(*, width) -> (*, width)``.
+
+    Reference: Takase et al. 2022, arXiv:2206.00330, eq. 5 (B2T connection).
+    """
+
+    def __init__(self, branches: Sequence[Residual], layer_skip_scale: float):
+        super().__init__()
+        self.branches = nn.ModuleList(branches)
+        self.layer_skip_scale = layer_skip_scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        *before, last = self.branches
+        h = x
+        for branch in before:
+            h = branch(h)
+        return last(h, self.layer_skip_scale * x)
+
+    def extra_repr(self) -> str:
+        return f"layer_skip_scale={self.layer_skip_scale:.6g}"

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from kilolayer.init import apply_init, plan_deep_mlp
-from kilolayer.nn.blocks import ChainBlock, FeedForward, Residual, build_linear
+from kilolayer.nn.activations import get_elementwise
+from kilolayer.nn.blocks import ChainBlock, FeedForward, Residual, ScaledNorm, build_linear
 from kilolayer.nn.norms import build_norm
 from kilolayer.schemes import BranchScales, Depth, Scheme, get_scheme
 
@@ -40,23 +41,38 @@ class DeepMLP(nn.Module):
         return self.head(h)
 
 
-def build_block(scales: BranchScales, width: int, norm: str = "layer") -> nn.Module:
-    """One block of a deep MLP, its norm slots filled as ``scales.norm_placement`` says.
+def build_block(scales: BranchScales, width: int, norm: str = "layer", *, activation: str = "relu") -> nn.Module:
+    """One block of a deep MLP with the parts its scales ask for; values are left to an initialisation plan.
+
+    A path around the layer (``layer_skip_scale``) is the business of :class:`kilolayer.nn.BridgedLayer`, which
+    holds several of these blocks.
 
     Raises:
-        ValueError: the scales need a part these blocks do not have.
+        ValueError: an unknown norm or activation.
     """
-    for part in scales.special_parts:
-        raise ValueError(f"the blocks of a deep MLP have no part for {part}; choose another scheme")
-    placement = scales.norm_placement
+    function = get_elementwise(activation)
+    slots = {slot: build_norm(norm, width) for slot in scales.norm_slots}
     if not scales.has_skip:
         return ChainBlock(
-            build_linear(width, width), build_norm(norm, width) if placement == "post" else None
+            build_linear(width, width),
+            slots.get("post"),
+            activation=None if activation == "relu" else function,
         )
-    slots = {f"{slot}_norm": build_norm(norm, width) for slot in placement.split("+") if slot != "none"}
+    inner_norm = slots.pop("inner", None)
+    if "pre" in slots and scales.norm_output_scale != 1.0:
+        slots["pre"] = ScaledNorm(slots["pre"], scales.norm_output_scale)
     return Residual(
-        FeedForward(width, width), **slots, skip_scale=scales.skip_scale, branch_scale=scales.branch_scale
+        FeedForward(width, width, activation=function, inner_norm=inner_norm),
+        **{f"{slot}_norm": module for slot, module in slots.items()},
+        skip_scale=_trained(width) if scales.skip_learned else scales.skip_scale,
+        branch_scale=_trained(width if scales.learned_per == "channel" else 1)
+        if scales.learned
+        else scales.branch_scale,
     )
+
+
+def _trained(size: int) -> nn.Parameter:
+    return nn.Parameter(torch.empty(size))
 
 
 def build_deep_mlp(
@@ -82,7 +98,7 @@ def build_deep_mlp(
         generator: source of the initial weights; the same generator state gives the same weights.
 
     Raises:
-        ValueError: a size below 1, an unknown scheme, norm or init.
+        ValueError: a size below 1, an unknown scheme, norm or init, or a scheme that wants a profiling pass first.
 
     Example:
         >>> model = build_deep_mlp(in_features=64, num_classes=10, width=32, num_blocks=16, scheme="deepnorm")

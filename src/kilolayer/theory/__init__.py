@@ -23,15 +23,21 @@ from kilolayer.theory.rates import (
     relu_rate,
     residual_growth,
 )
+from kilolayer.theory.scheme_blocks import INITS, NetworkSpec, with_predicted_profile
+from kilolayer.theory.scheme_stream import SchemePrediction, SizeBand, predict_scheme
 from kilolayer.theory.stream import StreamPrediction, predict_stream
 
 __all__ = [
     "ACTIVATIONS",
+    "INITS",
     "Activation",
     "BlockRates",
     "BlockSpec",
     "GradientPrediction",
     "HeadSpec",
+    "NetworkSpec",
+    "SchemePrediction",
+    "SizeBand",
     "StreamPrediction",
     "batch_norm_rate",
     "block_rates",
@@ -43,6 +49,7 @@ __all__ = [
     "default_init_rate",
     "get_activation",
     "next_variance",
+    "predict_scheme",
     "predict_stream",
     "predict_weight_grads",
     "projection_gram",
@@ -52,4 +59,5 @@ __all__ = [
     "trainable_depth",
     "uniform_gram",
     "variance_fixed_point",
+    "with_predicted_profile",
 ]

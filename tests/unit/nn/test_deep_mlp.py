@@ -6,19 +6,22 @@ from torch import nn
 
 from kilolayer.init import apply_init, plan_deep_mlp
 from kilolayer.init.plan import InitPlan, InitRow
-from kilolayer.nn import ChainBlock, FeedForward, Residual, build_deep_mlp, build_norm
-from kilolayer.schemes import SCHEMES, Depth, get_scheme
+from kilolayer.nn import (
+    BridgedLayer,
+    ChainBlock,
+    FeedForward,
+    Residual,
+    ScaledNorm,
+    build_block,
+    build_deep_mlp,
+    build_norm,
+)
+from kilolayer.nn.activations import ELEMENTWISE, get_elementwise
+from kilolayer.schemes import SCHEMES, BranchScales, Depth, get_scheme
 
-MLP_SCHEMES = [
-    "plain",
-    "norm-only",
-    "residual",
-    "residual-scaled",
-    "post-ln",
-    "pre-ln",
-    "pre-ln-scaled",
-    "deepnorm",
-]
+MLP_SCHEMES = [scheme.name for scheme in SCHEMES if not scheme.needs_profile]
+GATED = ("rezero", "skipinit", "fixup")
+"""A zero gate or last matrix keeps the gradient from the rest of its branch at step 0."""
 
 
 def build(scheme, seed=0, **options):
@@ -34,6 +37,10 @@ def test_every_scheme_builds_runs_and_reaches_every_parameter(scheme, norm):
     assert out.shape == (8, 3)
     out.square().sum().backward()
     assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in model.parameters())
+    reached = [name for name, p in model.named_parameters() if name.startswith("blocks") and p.grad.any()]
+    assert reached or scheme == "fixup"
+    if scheme in GATED:
+        assert not any("linear1" in name for name in reached)
 
 
 @pytest.mark.parametrize("scheme", MLP_SCHEMES)
@@ -45,22 +52,60 @@ def test_norm_slots_follow_the_scheme(scheme):
         assert (block.norm is not None) == (scales.norm_placement == "post")
         return
     assert isinstance(block, Residual)
-    filled = [slot for slot in ("pre", "end", "post") if getattr(block, f"{slot}_norm") is not None]
-    assert ("+".join(filled) or "none") == scales.norm_placement
-    assert block.skip_scale == scales.skip_scale
+    norms = {"pre": block.pre_norm, "inner": block.branch.inner_norm, "end": block.end_norm, "post": block.post_norm}
+    assert ("+".join(slot for slot, norm in norms.items() if norm is not None) or "none") == scales.norm_placement
+    for name in ("skip_scale", "branch_scale"):
+        scale = getattr(block, name)
+        is_trained = isinstance(scale, nn.Parameter)
+        assert is_trained == (scales.skip_learned if name == "skip_scale" else scales.learned)
+        assert (scale.unique().item() if is_trained else scale) == pytest.approx(getattr(scales, name))
 
 
-@pytest.mark.parametrize("scheme", SCHEMES, ids=lambda scheme: scheme.name)
-def test_a_scheme_the_blocks_cannot_express_is_refused_never_built_without_its_part(scheme):
-    depth = Depth(encoder_layers=6, encoder_branches_per_layer=1)
-    if scheme.needs_profile:
-        with pytest.raises(ValueError, match="profil"):
-            build(scheme)
-    elif any(scheme.at(depth, index).special_parts for index in range(6)):
-        with pytest.raises(ValueError, match="have no part for"):
-            build(scheme)
-    else:
-        assert len(build(scheme).blocks) == 6
+def test_a_scheme_that_wants_a_profile_is_refused_until_it_has_one():
+    with pytest.raises(ValueError, match="profil"):
+        build("admin")
+    profile = {"encoder": [1.0, 2.0, 1.0, 1.0, 1.0, 1.0]}
+    model = build(get_scheme("admin").with_profile(profile))
+    scales = [block.skip_scale for block in model.blocks]
+    assert [scale.shape for scale in scales] == [(16,)] * 6
+    assert [scale[3].item() for scale in scales] == pytest.approx([1, 2**0.5, 2, 5**0.5, 6**0.5, 7**0.5])
+
+
+def test_the_factor_behind_a_pre_norm_stands_in_its_slot():
+    blocks = build("layernorm-scaling").blocks
+    assert isinstance(blocks[3].pre_norm, ScaledNorm)
+    x = torch.randn(4, 16)
+    torch.testing.assert_close(blocks[3].pre_norm(x), 0.5 * blocks[3].pre_norm.norm(x))
+    assert not isinstance(blocks[0].pre_norm, ScaledNorm)
+
+
+def test_one_trained_scale_per_channel_only_where_the_scheme_says_so():
+    assert build("layerscale").blocks[0].branch_scale.shape == (16,)
+    assert build("skipinit").blocks[0].branch_scale.shape == (1,)
+
+
+def test_a_bridged_layer_adds_its_input_to_the_last_sum():
+    torch.manual_seed(0)
+    first, last = (Residual(nn.Linear(4, 4), post_norm=nn.LayerNorm(4)) for _ in range(2))
+    x = torch.randn(5, 4)
+    h = first(x)
+    expected = last.post_norm(h + last.branch(h) + 0.5 * x)
+    torch.testing.assert_close(BridgedLayer([first, last], 0.5)(x), expected)
+    assert not torch.allclose(expected, last(h))
+
+
+@pytest.mark.parametrize("activation", ELEMENTWISE)
+def test_a_block_computes_its_activation(activation):
+    block = build_block(BranchScales(norm_placement="inner"), 4, "rms", activation=activation)
+    for parameter in block.parameters():
+        nn.init.normal_(parameter)
+    x = torch.randn(3, 4)
+    hidden = block.branch.inner_norm(get_elementwise(activation)(block.branch.linear1(x)))
+    torch.testing.assert_close(block(x), x + block.branch.linear2(hidden))
+    chain = build_block(BranchScales(has_skip=False), 4, activation=activation)
+    for parameter in chain.parameters():
+        nn.init.normal_(parameter)
+    torch.testing.assert_close(chain(x), get_elementwise(activation)(chain.linear(x)))
 
 
 def test_residual_is_the_formula():
@@ -101,6 +146,8 @@ def test_measured_std_equals_planned(scheme, chain_init):
         value = parameters[row.parameter]
         if row.fill == "normal" and value.numel() >= 10_000:
             assert value.std().item() == pytest.approx(row.std, rel=0.05)
+        elif row.fill == "constant":
+            assert value.unique().tolist() == pytest.approx([row.value])
         elif row.fill != "normal":
             assert value.unique().tolist() == [float(row.fill == "ones")]
 
@@ -140,6 +187,8 @@ def test_sizes_below_one(name, value):
 
 
 def test_unknown_names():
+    with pytest.raises(ValueError, match=r"unknown activation 'rleu'; did you mean 'relu'"):
+        build_block(BranchScales(), 4, activation="rleu")
     with pytest.raises(ValueError, match=r"unknown scheme 'deep-norm'.*'deepnorm'"):
         build("deep-norm")
     with pytest.raises(ValueError, match=r"norm 'group' is unknown; use one of layer, rms, batch"):
