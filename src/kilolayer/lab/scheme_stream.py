@@ -49,7 +49,8 @@ def measure_scheme(network: NetworkSpec, *, batch_size: int, seed: int) -> Measu
     if network.resolved_scheme.needs_profile:
         network = _with_measured_profile(network, batch_size=batch_size, seed=seed)
     generator = torch.Generator().manual_seed(seed)
-    stack = build_stack(network, generator=generator)
+    # Gradients of the stream only: those of the weights would cost half as much again.
+    stack = build_stack(network, generator=generator).requires_grad_(False)
     shape = (batch_size, network.width)
     inputs = torch.randn(shape, dtype=torch.float64, generator=generator, requires_grad=True)
     tensors = _run(stack, inputs)

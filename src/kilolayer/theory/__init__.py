@@ -24,7 +24,8 @@ from kilolayer.theory.rates import (
     residual_growth,
 )
 from kilolayer.theory.scheme_blocks import INITS, NetworkSpec, with_predicted_profile
-from kilolayer.theory.scheme_stream import SchemePrediction, SizeBand, predict_scheme
+from kilolayer.theory.scheme_stream import SchemePrediction, predict_scheme
+from kilolayer.theory.size_band import SizeBand
 from kilolayer.theory.stream import StreamPrediction, predict_stream
 
 __all__ = [

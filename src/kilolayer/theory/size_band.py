@@ -1,0 +1,48 @@
+"""A size at every depth, and how far a draw of the weights may lie from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from kilolayer.theory.hermite import Array
+from kilolayer.theory.stream import BAND, exp_or_inf
+
+
+@dataclass(frozen=True)
+class SizeBand:
+    """The RMS of one tensor per position, over draws of the weights.
+
+    Attributes:
+        log_median: natural logarithm of the median.
+        log_std: standard deviation of that logarithm.
+    """
+
+    log_median: Array
+    log_std: Array
+
+    @property
+    def median(self) -> Array:
+        """The median; ``inf`` or 0 past the range of float64."""
+        return exp_or_inf(self.log_median)
+
+    @property
+    def low(self) -> Array:
+        """Lower end of the 95 % band."""
+        return exp_or_inf(self.log_median - BAND * self.log_std)
+
+    @property
+    def high(self) -> Array:
+        """Upper end of the 95 % band."""
+        return exp_or_inf(self.log_median + BAND * self.log_std)
+
+    @property
+    def rates(self) -> Array:
+        """Factor from each position to the next. Shape: one less than ``log_median``."""
+        return np.exp(np.diff(self.log_median))
+
+
+def from_mean(log_means: Array, log_variances: Array) -> SizeBand:
+    """The RMS of log-normal second moments, from the logarithms of their means; medians lie half the variance below."""
+    return SizeBand(0.5 * (log_means - 0.5 * log_variances), 0.5 * np.sqrt(log_variances))
