@@ -9,6 +9,7 @@ import typer
 from kilolayer.cli.coefficients import coefficients
 from kilolayer.cli.init_plan import init_plan
 from kilolayer.cli.lab_wirings import wirings
+from kilolayer.cli.predict import predict
 
 app = typer.Typer(
     name="kilolayer",
@@ -23,6 +24,7 @@ lab = typer.Typer(help="Experiments: claims about depth as commands anyone can r
 app.add_typer(lab, name="lab")
 app.command()(coefficients)
 app.command()(init_plan)
+app.command()(predict)
 lab.command()(wirings)
 
 
