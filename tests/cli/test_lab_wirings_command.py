@@ -135,7 +135,14 @@ def test_an_out_that_is_a_file_or_another_experiment_is_refused_untouched(small_
 def test_ctrl_c_leaves_a_readable_partial_result_and_the_same_command_continues(tmp_path):
     arguments = ["lab", "wirings", "--blocks", "8", "--width", "16", "--steps", "200", "--lr", "0.05", "--jobs", "2"]
     command = [sys.executable, "-m", "kilolayer", *arguments, "--out", str(tmp_path / "out")]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A test run in the background inherits an ignored SIGINT; a user's terminal does not.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
     for _ in range(1200):
         if len(list((tmp_path / "out").glob("*/result.json"))) >= 2 or process.poll() is not None:
             break

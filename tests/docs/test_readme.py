@@ -1,0 +1,58 @@
+"""What the README and the docs show is run: code blocks, commands, links."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def blocks(page, language):
+    return re.findall(rf"```{language}\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_blocks_run(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for block in blocks(page, "python"):
+        exec(compile(block, str(page), "exec"), {"__name__": "docs"})
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
+        if not target.startswith(("http:", "https:")):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_every_command_of_the_readme_exists():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    commands = set(re.findall(r"`kilolayer ([a-z-]+(?: [a-z-]+)?)`", text))
+    assert commands
+    for command in commands:
+        done = subprocess.run(
+            [sys.executable, "-m", "kilolayer", *command.split(), "--help"],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=os.environ | {"NO_COLOR": "1"},
+        )
+        assert done.returncode == 0, (command, done.stderr)
+
+
+def test_every_make_target_of_the_texts_exists():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for page in PAGES:
+        for target in re.findall(r"(?m:(?:`|^    )make ([a-z]+))", page.read_text(encoding="utf-8")):
+            assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), f"{page.name}: make {target}"
+
+
+def test_import_contracts_hold():
+    done = subprocess.run(["lint-imports"], capture_output=True, text=True, check=False, cwd=ROOT,
+                          env=os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"})  # fmt: skip
+    assert done.returncode == 0, done.stdout
