@@ -71,6 +71,9 @@ def diverged_or_untrained(value: float) -> bool:
     return value < 20
 
 
+ROUNDING = 1.01
+"""The source rounds its figures to two or three digits."""
+
 CLAIMS: tuple[Claim, ...] = (
     Claim("I2", "plain-naive", 0.05, "std at block 64", std_at(64), within(2, 7.2e-10), (7.2e-10,)),
     Claim("I2", "plain-naive", 0.05, "loss stays at ln 10", loss, within(1.005, np.log(10)), (2.303,)),
@@ -114,7 +117,7 @@ def claim_rows(results: Sequence[RunResult]) -> list[list[str]]:
             continue
         values = [claim.read(result) for result in chosen]
         agreeing = sum(bool(claim.agrees(value)) for value in values)
-        inside = [min(values) <= figure <= max(values) for figure in claim.figures]
+        inside = [min(values) / ROUNDING <= figure <= max(values) * ROUNDING for figure in claim.figures]
         figures = " to ".join(f"{figure:.3g}" for figure in claim.figures)
         rows.append(
             [

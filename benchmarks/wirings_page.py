@@ -50,7 +50,7 @@ def write_page(mnist: str, out: Path) -> None:
         coverage_section(out / "coverage.json"),
         extension_section(found),
         confusion_section(found),
-        (DOCS / "wirings_notes.md").read_text(encoding="utf-8"),
+        (Path(__file__).parent / "wirings_notes.md").read_text(encoding="utf-8"),
     ]
     (DOCS / "wirings.md").write_text("\n".join(sections), encoding="utf-8")
     (DOCS / "wirings.json").write_text(json.dumps(numbers(found), indent=0), encoding="utf-8")
@@ -91,7 +91,8 @@ def source_section(found: dict[str, Any]) -> str:
 ## The source's figures, five seeds on MNIST
 
 "Agree" means the source's outcome: the same fate where it tells one (stuck, non-finite, trains), a number within a
-factor of two where it gives one (a quarter for the stds of `prenorm` and `res-nonorm-scaled`).
+factor of two where it gives one (a quarter for the stds of `prenorm` and `res-nonorm-scaled`). A figure is "in our range"
+when it lies between our smallest and largest seed, give or take 1 % for rounding.
 
 {markdown(columns, rows)}
 

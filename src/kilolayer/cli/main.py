@@ -45,6 +45,9 @@ def main(arguments: list[str] | None = None) -> None:
     except (ValueError, FileNotFoundError, FileExistsError, NotADirectoryError, PermissionError) as error:
         print(f"kilolayer: {error}", file=sys.stderr)
         sys.exit(2)
-    except ModuleNotFoundError as error:
+    except ImportError as error:  # a missing extra, named in the message
         print(f"kilolayer: {error}", file=sys.stderr)
         sys.exit(2)
+    except BrokenPipeError:  # the reader, such as head, has seen enough
+        sys.stdout = None  # type: ignore[assignment]
+        sys.exit(1)

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from kilolayer.diagnosis.evidence import TRAINS_ACCURACY
 from kilolayer.lab.data import Dataset
 from kilolayer.monitor import Monitor
 from kilolayer.nn import NORMS, DeepMLP, build_deep_mlp
@@ -27,7 +28,6 @@ PROBE_SIZE = 256
 """Samples in the batch that is examined at step 0."""
 
 STUCK_LOSS = 2.25
-TRAINS_ACCURACY = 0.8
 
 EVERY_STEP_UNTIL = 10
 """Networks that blow up do so within a few steps: those are all sampled."""

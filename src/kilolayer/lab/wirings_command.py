@@ -31,9 +31,12 @@ def run_command(data: str, runs: tuple[WiringRun, ...], out: Path, *, jobs: int,
         from kilolayer.lab.wirings_report import save_reports
         from kilolayer.lab.wirings_tables import print_results
 
-        paths = save_reports(results, out)
+        try:
+            reports = [f"Report: {path}" for path in save_reports(results, out)]
+        except ImportError as error:
+            reports = [f"No report: {error}"]
         print_results(results, Console())
-        print("\n".join(f"Report: {path}" for path in paths))
+        print("\n".join(reports))
     if not finished:
         print(f"Stopped with {len(results)} of {len(runs)} runs finished; the same command continues.", file=sys.stderr)
     return finished

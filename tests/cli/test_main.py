@@ -1,0 +1,47 @@
+import subprocess
+import sys
+
+import pytest
+
+from kilolayer.cli import main as room
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (ValueError("width must be >= 1, got 0"), 2),
+        (FileNotFoundError("no such file: a.npz"), 2),
+        (FileExistsError("already there"), 2),
+        (ImportError("the report needs plotly: pip install 'kilolayer[report]'"), 2),
+    ],
+)
+def test_a_users_mistake_is_one_line(monkeypatch, capsys, error, status):
+    def fail(arguments):
+        raise error
+
+    monkeypatch.setattr(room, "app", fail)
+    with pytest.raises(SystemExit) as stop:
+        room.main([])
+    assert stop.value.code == status
+    assert capsys.readouterr().err == f"kilolayer: {error}\n"
+
+
+def test_our_own_bugs_keep_their_traceback(monkeypatch):
+    def fail(arguments):
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(room, "app", fail)
+    with pytest.raises(RuntimeError, match="a bug"):
+        room.main([])
+
+
+def test_a_closed_pipe_is_no_error_message():
+    command = f"{sys.executable} -m kilolayer coefficients --encoder-layers 6 --decoder-layers 6 | head -1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert "Traceback" not in done.stderr
+    assert done.stdout
+
+
+def test_version():
+    done = subprocess.run([sys.executable, "-m", "kilolayer", "--version"], capture_output=True, text=True, check=False)
+    assert done.stdout.startswith("kilolayer 0.")
