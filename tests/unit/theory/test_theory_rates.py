@@ -142,3 +142,10 @@ def test_a_block_that_gives_nothing():
 def test_bad_input_is_refused():
     with pytest.raises(ValueError, match="input_rms must be positive, got 0"):
         block_rates(BlockSpec(N, BRANCH), input_rms=0.0)
+
+
+@pytest.mark.parametrize(("norm_kind", "ratio"), [("layer", math.pi / (math.pi - 1)), ("rms", 1.0)])
+def test_an_inner_layer_norm_passes_more_gradient_than_signal(norm_kind, ratio):
+    rates = block_rates(BlockSpec(N, BRANCH, norm_placement="pre+inner", norm_kind=norm_kind))
+    assert rates.forward**2 == pytest.approx(2)
+    assert rates.backward**2 == pytest.approx(1 + ratio)

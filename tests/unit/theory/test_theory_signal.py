@@ -5,8 +5,10 @@ import math
 import numpy as np
 import pytest
 
+from kilolayer.theory.activations import get_activation
 from kilolayer.theory.block import Act, Linear, Norm
-from kilolayer.theory.pairs import SamplePairs
+from kilolayer.theory.forward import run_branch
+from kilolayer.theory.pairs import SamplePairs, uniform_gram
 from kilolayer.theory.signal import Signal, Singles, apply, start_signal
 
 SAMPLES, WIDTH, DRAWS = 6, 128, 3000
@@ -122,3 +124,24 @@ def test_single_precision_shares_what_is_met_again(gram, pairs):
     assert small.before.gram.dtype == np.float32
     assert small.derivative.dtype == np.float32
     np.testing.assert_allclose(small.derivative, step.derivative, rtol=1e-6)
+
+
+def test_a_layer_norm_behind_an_activation_removes_the_mean_of_the_units():
+    rng = np.random.default_rng(0)
+    for activation, cosine in (("relu", 0.0), ("relu", 0.6), ("gelu", 0.6), ("tanh", 0.6)):
+        chain = (Linear(0.1, 100, 100), Act(activation, 100), Norm("layer"), Linear(0.1, 100, 100))
+        pairs = SamplePairs(2)
+        _, _, trace = run_branch(chain, start_signal(uniform_gram(2, cosine=cosine), 100, pairs), pairs)
+        before, after = trace.steps[2].before, trace.steps[3].before
+        u, v = rng.multivariate_normal([0, 0], [[1, cosine], [cosine, 1]], 400_000).T
+        x, y = (get_activation(activation).value(z) for z in (u, v))
+        assert math.exp(before.log_scale) == pytest.approx(x.var(), rel=0.01)
+        assert after.gram[1] == pytest.approx(np.corrcoef(x, y)[0, 1], abs=0.01)
+
+
+def test_an_rms_norm_leaves_that_mean():
+    chain = (Linear(0.1, 100, 100), Act("relu", 100), Norm("rms"), Linear(0.1, 100, 100))
+    pairs = SamplePairs(2)
+    _, _, trace = run_branch(chain, start_signal(uniform_gram(2), 100, pairs), pairs)
+    assert math.exp(trace.steps[2].before.log_scale) == pytest.approx(0.5)
+    assert trace.steps[3].before.gram[1] == pytest.approx(1 / math.pi)
