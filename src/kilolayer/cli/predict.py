@@ -78,20 +78,6 @@ def to_json(
 ) -> dict[str, Any]:
     """``{"format": 1, "network", "predicted", "measured"}``; lists start at what enters the stack."""
     network = prediction.network
-    predicted = {
-        "stream_rms": _numbers(prediction.stream.median),
-        "stream_band": _pairs(prediction.stream),
-        "gradient_rms": _numbers(prediction.gradient.median),
-        "gradient_band": _pairs(prediction.gradient),
-        "forward_rates": _numbers(prediction.stream.rates),
-        "backward_rates": _numbers(1 / prediction.gradient.rates),
-        "norm_factor": _numbers(prediction.norm_factor),
-        "identity_fraction": _numbers(prediction.identity_fraction),
-        "forward_rate": prediction.forward_rate,
-        "backward_rate": prediction.backward_rate,
-        "trainable_depth": _number(prediction.trainable_depth),
-        "largest_activation": _number(prediction.largest),
-    }
     return {
         "format": 1,
         "network": {
@@ -105,15 +91,34 @@ def to_json(
             "init": network.init,
             "batch_size": batch_size,
         },
-        "predicted": predicted,
-        "measured": None
-        if measured is None
-        else {
-            "seed": seed,
-            "stream_rms": _numbers(measured.stream),
-            "gradient_rms": _numbers(measured.gradient),
-            "largest_activation": _number(measured.largest),
-        },
+        "predicted": _predicted_json(prediction),
+        "measured": None if measured is None else _measured_json(measured, seed),
+    }
+
+
+def _predicted_json(prediction: SchemePrediction) -> dict[str, Any]:
+    return {
+        "stream_rms": _numbers(prediction.stream.median),
+        "stream_band": _pairs(prediction.stream),
+        "gradient_rms": _numbers(prediction.gradient.median),
+        "gradient_band": _pairs(prediction.gradient),
+        "forward_rates": _numbers(prediction.stream.rates),
+        "backward_rates": _numbers(1 / prediction.gradient.rates),
+        "norm_factor": _numbers(prediction.norm_factor),
+        "identity_fraction": _numbers(prediction.identity_fraction),
+        "forward_rate": prediction.forward_rate,
+        "backward_rate": prediction.backward_rate,
+        "trainable_depth": _number(prediction.trainable_depth),
+        "largest_activation": _number(prediction.largest),
+    }
+
+
+def _measured_json(measured: Measured, seed: int) -> dict[str, Any]:
+    return {
+        "seed": seed,
+        "stream_rms": _numbers(measured.stream),
+        "gradient_rms": _numbers(measured.gradient),
+        "largest_activation": _number(measured.largest),
     }
 
 

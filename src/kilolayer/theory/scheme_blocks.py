@@ -116,7 +116,7 @@ def build_blocks(network: NetworkSpec) -> tuple[tuple[BlockSpec, ...], tuple[Bri
     Example:
         >>> blocks, bridges = build_blocks(NetworkSpec(scheme="b2t", num_layers=4, branches_per_layer=2))
         >>> len(blocks), len(bridges), blocks[0].skip_scale, round(blocks[1].skip_scale, 3)
-        (8, 4, 1.0, 1.956)
+        (8, 4, 1.0, 1.985)
     """
     blocks: list[BlockSpec] = []
     bridges: list[Bridge] = []
