@@ -123,7 +123,7 @@ def extension_section(found: dict[str, Any]) -> str:
     """Row I11 and BatchNorm."""
     parts = ["\n## Extensions\n"]
     titles = {
-        "rms": "RMSNorm instead of LayerNorm, 64 blocks (beside the LayerNorm rows above)",
+        "rms-only": "RMSNorm instead of LayerNorm, 64 blocks (beside the LayerNorm rows above)",
         "warmup": "postnorm with 100 steps of linear warm-up, 64 blocks",
     }
     for name, title in titles.items():
@@ -134,7 +134,7 @@ def extension_section(found: dict[str, Any]) -> str:
     labels = [f"{results[0].run.num_blocks}" for _, results, _ in by_depth(found)]
     rows = [[label, *row] for label, row in zip(labels, depths, strict=True)]
     parts.append(
-        "### 16 and 256 blocks: MNIST, width 256, lr 0.05\n\n" + markdown(["blocks", *TRAINING_COLUMNS], rows) + "\n"
+        "### 16 blocks (300 steps) and 256 blocks (100 steps): MNIST, width 256, lr 0.05\n\n" + markdown(["blocks", *TRAINING_COLUMNS], rows) + "\n"
     )
     rows = []
     for kind in ("batch", "layer"):
@@ -196,8 +196,8 @@ def confusion_section(found: dict[str, Any]) -> str:
     return f"""
 ## Root findings: confusion table
 
-Eight wirings x 16, 64, 256 blocks x widths 128, 256 x LayerNorm, RMSNorm x digits, MNIST x 3 seeds, lr 0.05 (wirings
-without norm are the same run under both norms and counted once): {len(results)} of {planned} planned runs. The rules
+Eight wirings x 16, 64, 256 blocks x widths 128, 256 x LayerNorm, RMSNorm x digits, MNIST x 3 seeds, lr 0.05, 300 steps
+(100 at 256 blocks; wirings without norm are the same run under both norms and counted once): {len(results)} of {planned} planned runs. The rules
 read the recording, never the wiring's name. Right: {len(right)} of {len(results)}.
 
 {markdown(["wiring", "outcome", "runs", *causes], rows)}
