@@ -49,5 +49,5 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"kilolayer: {error}", file=sys.stderr)
         sys.exit(2)
     except BrokenPipeError:  # the reader, such as head, has seen enough
-        sys.stdout = None  # type: ignore[assignment]
+        sys.stdout = None
         sys.exit(1)
