@@ -9,7 +9,13 @@ from kilolayer.diagnosis.evidence import Evidence
 from kilolayer.diagnosis.finding import SEVERITIES, Finding
 from kilolayer.diagnosis.rules_depth import batchnorm_without_skip, post_norm_too_deep, skip_missing
 from kilolayer.diagnosis.rules_optimizer import lr_too_high, lr_too_low
-from kilolayer.diagnosis.rules_signal import init_too_large, init_too_small, inputs_unscaled, norm_missing
+from kilolayer.diagnosis.rules_signal import (
+    batchnorm_batch_too_small,
+    init_too_large,
+    init_too_small,
+    inputs_unscaled,
+    norm_missing,
+)
 from kilolayer.recording import Recording
 
 NotEvaluated = str
@@ -18,6 +24,7 @@ Rule = Callable[[Evidence], Finding | NotEvaluated | None]
 
 RULES: tuple[Rule, ...] = (
     inputs_unscaled,
+    batchnorm_batch_too_small,
     init_too_small,
     init_too_large,
     norm_missing,

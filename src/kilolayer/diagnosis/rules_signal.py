@@ -14,6 +14,9 @@ LOW_RATE, HIGH_RATE = 0.85, 1.25
 
 INPUT_RMS_RANGE = (0.05, 10.0)
 
+MAX_STD_NOISE = 0.3
+"""Relative error of a batch's std above which batch norm adds more noise than signal: fewer than 7 samples."""
+
 GROWTH = 1.05
 """A stream with skips but no norm that grows faster per block than this is out of hand by a hundred blocks."""
 
@@ -43,6 +46,40 @@ def inputs_unscaled(evidence: Evidence) -> Finding | str | None:
         message=f"The inputs have RMS {rms:.3g}; networks initialized for unit inputs expect about 1.",
         remedy="Standardize each feature with the training set's mean and standard deviation.",
         reference="LeCun et al. 1998, Efficient BackProp, section 4.3",
+    )
+
+
+def batchnorm_batch_too_small(evidence: Evidence) -> Finding | str | None:
+    """SIG105: batch norms over a handful of samples normalize by noise."""
+    if evidence.has_skip is None:
+        return "no blocks in the site table"
+    if evidence.norm_kind != "batch":
+        return None
+    size = evidence.recording.facts.get("batch_size")
+    if size is None:
+        return "the batch size was not recorded"
+    noise = math.inf if size < 2 else (2 * (size - 1)) ** -0.5
+    if noise <= MAX_STD_NOISE:
+        return None
+    first, last = evidence.stream[0], evidence.stream[-1]
+    extreme = " With two samples every output is +1 or -1, whatever went in." if size == 2 else ""
+    return Finding(
+        code="SIG105",
+        cause="batchnorm-batch-too-small",
+        severity="error",
+        confidence=0.8,
+        first_site=first.name,
+        last_site=last.name,
+        measured=noise,
+        predicted=MAX_STD_NOISE,
+        formula="relative error of a std estimated from B samples: 1 / sqrt(2 (B - 1)); predicted: the most that is harmless",
+        message=(
+            f"Batch norm estimates each feature's mean and std from {size} samples: the std alone is off by "
+            f"{100 * noise:.0f} % from batch to batch.{extreme}"
+        ),
+        remedy="Use LayerNorm or RMSNorm, which need one sample only, or batches of at least 16.",
+        reference="Wu & He 2018, arXiv:1803.08494, section 1",
+        rivals=rate_free_rivals(evidence),
     )
 
 

@@ -56,9 +56,13 @@ def recording(
         *(sums if placement == "post" and skip is not None else ()),
         *weights,
     ]
-    writer.facts = {"num_classes": 10, "loss": "cross-entropy", "input_rms": 1.0, "param_groups": [{"lr": 0.1}]} | (
-        facts or {}
-    )
+    writer.facts = {
+        "num_classes": 10,
+        "loss": "cross-entropy",
+        "input_rms": 1.0,
+        "batch_size": 128,
+        "param_groups": [{"lr": 0.1}],
+    } | (facts or {})
 
     def add(step, site, role, stat, value):
         if (role, stat) not in leave_out:
@@ -94,7 +98,14 @@ DIVERGES = [2.3, 9.0, math.nan]
         ("init-too-large", {"skip": None, "rate": 1.41, "gain": 4.0, "losses": DIVERGES}),
         ("skip-missing", {"skip": None, "gain": 2.0, "cosine": 0.9}),
         ("skip-missing", {"skip": None, "gain": 2.0, "cosine": 0.9, "placement": "post"}),
-        ("batchnorm-without-skip", {"skip": None, "gain": 2.0, "placement": "post", "norm_kind": "batch", "backward": 1.2}),
+        (
+            "batchnorm-batch-too-small",
+            {"placement": "pre", "gain": 0.1, "norm_kind": "batch", "facts": {"batch_size": 2}},
+        ),
+        (
+            "batchnorm-without-skip",
+            {"skip": None, "gain": 2.0, "placement": "post", "norm_kind": "batch", "backward": 1.2},
+        ),
         ("norm-missing", {"rate": 1.41, "gain": math.sqrt(2), "losses": DIVERGES}),
         (
             "norm-missing",
@@ -142,6 +153,8 @@ def test_measured_and_predicted_are_the_same_quantity():
         {"placement": "post", "gain": math.sqrt(2), "num_blocks": 4},  # post-norm, but shallow
         {"skip": None, "gain": 2.0, "cosine": 0.9, "num_blocks": 4},  # no skip, but shallow
         {"skip": None, "gain": 2.0, "placement": "post", "norm_kind": "batch", "backward": 1.0},
+        {"placement": "pre", "gain": 0.1, "norm_kind": "batch", "facts": {"batch_size": 32}},
+        {"placement": "pre", "gain": 0.1, "norm_kind": "layer", "facts": {"batch_size": 2}},
         {"skip": 1.0, "rate": 1.01, "gain": 0.1},  # no norm, and the stream stays where it was
     ],
 )
