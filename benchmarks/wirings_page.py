@@ -134,7 +134,9 @@ def extension_section(found: dict[str, Any]) -> str:
     labels = [f"{results[0].run.num_blocks}" for _, results, _ in by_depth(found)]
     rows = [[label, *row] for label, row in zip(labels, depths, strict=True)]
     parts.append(
-        "### 16 blocks (300 steps) and 256 blocks (100 steps): MNIST, width 256, lr 0.05\n\n" + markdown(["blocks", *TRAINING_COLUMNS], rows) + "\n"
+        "### 16 blocks (300 steps) and 256 blocks (100 steps): MNIST, width 256, lr 0.05\n\n"
+        + markdown(["blocks", *TRAINING_COLUMNS], rows)
+        + "\n"
     )
     rows = []
     for kind in ("batch", "layer"):

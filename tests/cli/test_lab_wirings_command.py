@@ -32,7 +32,16 @@ def small_run(tmp_path_factory):
 
 def test_tables_name_every_wiring_and_the_report_is_there(small_run):
     out, text = small_run
-    for name in ("plain-naive", "plain-kaiming", "ln", "res-nonorm", "res-nonorm-scaled", "postnorm", "prenorm", "deepnorm"):
+    for name in (
+        "plain-naive",
+        "plain-kaiming",
+        "ln",
+        "res-nonorm",
+        "res-nonorm-scaled",
+        "postnorm",
+        "prenorm",
+        "deepnorm",
+    ):
         assert f"{name}, lr 0.05:" in text
         assert f"{name}, lr 0.01:" in text
     assert "Step 0" in text

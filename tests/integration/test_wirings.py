@@ -95,6 +95,8 @@ def test_both_backends_reach_the_same_verdict(tmp_path, digits, wiring, norm):
 
 @pytest.mark.skipif(not MNIST.is_dir(), reason="MNIST is not beside the repository")
 def test_prenorm_learns_real_mnist_within_sixty_steps(tmp_path):
-    result = run_wiring(WiringRun("prenorm", 0, 0.05, num_blocks=32, width=128, num_steps=60), load_data(str(MNIST)), tmp_path)
+    result = run_wiring(
+        WiringRun("prenorm", 0, 0.05, num_blocks=32, width=128, num_steps=60), load_data(str(MNIST)), tmp_path
+    )
     assert result["accuracy"] > 0.75
     assert diagnose(Recording.load(tmp_path / "training")).root is None or result["outcome"] != "trains"

@@ -93,9 +93,7 @@ def test_cross_entropy_gradient(batch: int, num_classes: int, seed: int) -> None
 
 def check_network(scheme: str, norm: str, *, width: int, num_blocks: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    model = build_deep_mlp(
-        in_features=4, num_classes=3, width=width, num_blocks=num_blocks, scheme=scheme, norm=norm
-    )
+    model = build_deep_mlp(in_features=4, num_classes=3, width=width, num_blocks=num_blocks, scheme=scheme, norm=norm)
     randomize(model, rng)
     x, targets = rng.normal(size=(5, 4)), rng.integers(3, size=5)
 
@@ -123,9 +121,7 @@ def test_network_gradients(scheme: str, norm: str) -> None:
     num_blocks=st.integers(1, 5),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_network_gradients_at_random_shapes(
-    scheme: str, norm: str, width: int, num_blocks: int, seed: int
-) -> None:
+def test_network_gradients_at_random_shapes(scheme: str, norm: str, width: int, num_blocks: int, seed: int) -> None:
     check_network(scheme, norm, width=width, num_blocks=num_blocks, seed=seed)
 
 

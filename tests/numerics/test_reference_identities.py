@@ -49,9 +49,7 @@ def test_scaling_the_input_changes_nothing(kind: str, scale: float, seed: int) -
 @pytest.mark.parametrize("kind", NORMS)
 @settings(max_examples=30)
 @given(scale=SCALES, seed=SEEDS)
-def test_weight_gradient_in_front_of_a_norm_goes_as_one_over_the_weight(
-    kind: str, scale: float, seed: int
-) -> None:
+def test_weight_gradient_in_front_of_a_norm_goes_as_one_over_the_weight(kind: str, scale: float, seed: int) -> None:
     rng = np.random.default_rng(seed)
     x, grad_out, weight = rng.normal(size=(8, 6)), rng.normal(size=(8, 16)), rng.normal(size=(16, 6))
     outputs, gradients = [], []

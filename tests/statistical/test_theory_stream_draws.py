@@ -22,9 +22,7 @@ def gram_of(inputs):
 
 
 def stds_of(blocks, head, inputs, labels, seeds=SEEDS):
-    return np.array(
-        [measure(blocks, head, inputs, labels, np.random.default_rng(seed)).stds for seed in range(seeds)]
-    )
+    return np.array([measure(blocks, head, inputs, labels, np.random.default_rng(seed)).stds for seed in range(seeds)])
 
 
 @pytest.mark.parametrize(("scheme", "chain_init"), NORM_FREE)
@@ -45,7 +43,17 @@ def test_draws_without_norm_scatter_as_predicted(scheme, chain_init):
 @pytest.mark.parametrize("norm", ["layer", "rms", "batch"])
 @pytest.mark.parametrize(
     "scheme",
-    ["norm-only", "post-ln", "pre-ln", "pre-ln-scaled", "deepnorm", "sandwich-ln", "sub-ln", "keel", "layernorm-scaling"],
+    [
+        "norm-only",
+        "post-ln",
+        "pre-ln",
+        "pre-ln-scaled",
+        "deepnorm",
+        "sandwich-ln",
+        "sub-ln",
+        "keel",
+        "layernorm-scaling",
+    ],
 )
 def test_draws_with_norms_keep_to_the_value_predicted(scheme, norm):
     blocks, head = deep_mlp_specs(scheme, 24, width=WIDTH, norm=norm)

@@ -73,9 +73,7 @@ def _measure(network: NetworkSpec, *, batch_size: int, seed: int) -> Measured:
     return measure_scheme(network, batch_size=batch_size, seed=seed)
 
 
-def to_json(
-    prediction: SchemePrediction, measured: Measured | None, *, batch_size: int, seed: int
-) -> dict[str, Any]:
+def to_json(prediction: SchemePrediction, measured: Measured | None, *, batch_size: int, seed: int) -> dict[str, Any]:
     """``{"format": 1, "network", "predicted", "measured"}``; lists start at what enters the stack."""
     network = prediction.network
     return {

@@ -72,7 +72,7 @@ def batchnorm_batch_too_small(evidence: Evidence) -> Finding | str | None:
         last_site=last.name,
         measured=noise,
         predicted=MAX_STD_NOISE,
-        formula="relative error of a std estimated from B samples: 1 / sqrt(2 (B - 1)), beside the most that is harmless",
+        formula="error of a std estimated from B samples: 1 / sqrt(2 (B - 1)), beside the most that is harmless",
         message=(
             f"Batch norm estimates each feature's mean and std from {size} samples: the std alone is off by "
             f"{100 * noise:.0f} % from batch to batch.{extreme}"

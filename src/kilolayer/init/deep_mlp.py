@@ -36,9 +36,7 @@ def plan_deep_mlp(model: nn.Module, scheme: Scheme, *, chain_init: str = "kaimin
     rows = _linear(model, "input_projection", RELU_GAIN, "Kaiming, sqrt(2/fan_in)")
     for name, block in blocks.named_children():
         path, scales = f"blocks.{name}", scheme.at(depth, int(name))
-        rows += (
-            _branch(model, path, scales) if scales.has_skip else _chain(model, path, CHAIN_GAINS[chain_init])
-        )
+        rows += _branch(model, path, scales) if scales.has_skip else _chain(model, path, CHAIN_GAINS[chain_init])
         rows += [
             row
             for child, module in block.named_modules()
@@ -60,9 +58,7 @@ def _chain(model: nn.Module, path: str, gain: float) -> list[InitRow]:
 def _branch(model: nn.Module, path: str, scales: BranchScales) -> list[InitRow]:
     first, last = scales.gain("feedforward_in"), scales.gain("feedforward_out")
     return [
-        *_linear(
-            model, f"{path}.branch.linear1", RELU_GAIN * first, f"Kaiming, sqrt(2/fan_in){_times(first)}"
-        ),
+        *_linear(model, f"{path}.branch.linear1", RELU_GAIN * first, f"Kaiming, sqrt(2/fan_in){_times(first)}"),
         *_linear(model, f"{path}.branch.linear2", last, f"LeCun, 1/sqrt(fan_in){_times(last)}"),
     ]
 

@@ -20,9 +20,7 @@ FORMAT = 1
 ROLES = ("activation", "activation_grad", "param", "param_grad", "update", "run")
 
 LABEL = pa.dictionary(pa.int32(), pa.string())
-SCHEMA = pa.schema(
-    [("step", pa.int32()), ("site", LABEL), ("role", LABEL), ("stat", LABEL), ("value", pa.float32())]
-)
+SCHEMA = pa.schema([("step", pa.int32()), ("site", LABEL), ("role", LABEL), ("stat", LABEL), ("value", pa.float32())])
 
 
 class Recording:

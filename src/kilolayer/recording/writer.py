@@ -111,9 +111,7 @@ class RecordingWriter:
             names = list(dict.fromkeys(labels))
             number = {name: index for index, name in enumerate(names)}
             lookup = np.array([number[label] for label in labels], np.int32)
-            columns.append(
-                pa.DictionaryArray.from_arrays(pa.array(lookup[codes]), pa.array(names)).cast(LABEL)
-            )
+            columns.append(pa.DictionaryArray.from_arrays(pa.array(lookup[codes]), pa.array(names)).cast(LABEL))
         rows = pa.Table.from_arrays([*columns, pa.array(values)], schema=SCHEMA)
         if self.folder is None:
             self._kept.append(rows)

@@ -118,9 +118,7 @@ class Layer:
 def check_features(layer: Layer, x: Array, num_features: int) -> None:
     """Refuse anything but a ``(batch, num_features)`` array."""
     if x.ndim != 2 or x.shape[1] != num_features:
-        raise ValueError(
-            f"{type(layer).__name__} takes arrays of shape (batch, {num_features}), got shape {x.shape}"
-        )
+        raise ValueError(f"{type(layer).__name__} takes arrays of shape (batch, {num_features}), got shape {x.shape}")
 
 
 def check_count(name: str, value: int) -> int:

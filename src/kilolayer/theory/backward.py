@@ -109,9 +109,7 @@ def branch_backward(
             spread = behind.spread if behind else 0.0
             drawn = 2 * (1 + spread) / operation.fan_in
             direct, aligned = _weight_kernels(step, flow)
-            kernels.append(
-                WeightKernel(direct, aligned, branch.log_variances[index], drawn, directed, common)
-            )
+            kernels.append(WeightKernel(direct, aligned, branch.log_variances[index], drawn, directed, common))
             lost = share * (1 + spread) / operation.fan_in if is_constrained else 0.0
             flow, pending = _linear_backward(step, flow, pairs, share=share, lost=lost)
             directed += 2 / operation.fan_in

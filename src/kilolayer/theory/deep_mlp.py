@@ -57,9 +57,7 @@ def deep_mlp_specs(
     return blocks, head
 
 
-def _chain_spec(
-    scales: BranchScales, width: int, *, norm: str, std: float, is_first: bool
-) -> BlockSpec:
+def _chain_spec(scales: BranchScales, width: int, *, norm: str, std: float, is_first: bool) -> BlockSpec:
     return BlockSpec(
         width,
         (std,),

@@ -114,9 +114,7 @@ def predict_weight_grads(
     return _combine(walk, outputs, size_log_variance=head_trace.log_variances[-1], seed=seed)
 
 
-def _combine(
-    walk: BackwardWalk, outputs: OutputDraws, *, size_log_variance: float, seed: int
-) -> GradientPrediction:
+def _combine(walk: BackwardWalk, outputs: OutputDraws, *, size_log_variance: float, seed: int) -> GradientPrediction:
     """Median and scatter of the log norm from output draws and log-normal walks.
 
     The direct part of ``ln ||dW||^2`` wanders with the forward pass up to the matrix's input and with the

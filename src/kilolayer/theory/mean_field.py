@@ -13,9 +13,7 @@ _TOLERANCE = 1e-12
 _MAX_ITERATIONS = 10_000
 
 
-def next_variance(
-    variance: float, activation: str, *, weight_variance: float, bias_variance: float = 0.0
-) -> float:
+def next_variance(variance: float, activation: str, *, weight_variance: float, bias_variance: float = 0.0) -> float:
     """Variance of the pre-activations one layer on: ``sigma_w^2 E[phi(sqrt(q) z)^2] + sigma_b^2``.
 
     ``weight_variance`` is sigma_w^2 = fan_in * std^2.
@@ -45,9 +43,7 @@ def variance_fixed_point(
     """
     variance = start
     for _ in range(_MAX_ITERATIONS):
-        following = next_variance(
-            variance, activation, weight_variance=weight_variance, bias_variance=bias_variance
-        )
+        following = next_variance(variance, activation, weight_variance=weight_variance, bias_variance=bias_variance)
         if following > 1e12:
             return math.inf
         if following < 1e-9:

@@ -24,9 +24,7 @@ class SamplePairs:
         if num_samples < 2:
             raise ValueError(f"kernels between samples need at least 2 of them, got {num_samples}")
         if self.batch_size < num_samples:
-            raise ValueError(
-                f"batch_size {batch_size} is smaller than the {num_samples} samples of the Gram matrix"
-            )
+            raise ValueError(f"batch_size {batch_size} is smaller than the {num_samples} samples of the Gram matrix")
         self.rows, self.cols = np.triu_indices(num_samples)
         self.diagonal_places = np.flatnonzero(self.rows == self.cols)
         off = 2 * (1 - 1 / self.batch_size) / (num_samples * (num_samples - 1))

@@ -153,9 +153,7 @@ def apply_norm(
     """
     log_scale = 2 * math.log(operation.scale)
     if operation.kind == "batch":
-        step = batch_norm_step(
-            signal.gram, pairs, fan_in=fan_in, settled=settled, settled_share=settled_share
-        )
+        step = batch_norm_step(signal.gram, pairs, fan_in=fan_in, settled=settled, settled_share=settled_share)
         return Signal(step.gram, log_scale), Step(operation, signal, slope=0.0, batch_norm=step)
     return Signal(pairs.cosines(signal.gram), log_scale), Step(operation, signal, slope=0.0)
 

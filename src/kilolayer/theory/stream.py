@@ -50,9 +50,7 @@ class StreamPrediction:
         return exp_or_inf(self.log_median + BAND * self.log_std)
 
 
-def predict_stream(
-    blocks: Sequence[BlockSpec], gram: Array, *, batch_size: int | None = None
-) -> StreamPrediction:
+def predict_stream(blocks: Sequence[BlockSpec], gram: Array, *, batch_size: int | None = None) -> StreamPrediction:
     """Predict the standard deviation of the stream after every block, for a given batch.
 
     The covariance between samples follows a recursion (arc-cosine kernels for ReLU), which is exact at infinite

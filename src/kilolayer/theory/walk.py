@@ -79,9 +79,7 @@ def walk_back(
         flow, kernels, scatter = block_backward(traces[index], flow, pairs, homogeneous=homogeneous)
         averages.add(kernels)
         scatters.append(scatter)
-    table = anchored_directions(
-        flows, inputs, gradient=None if is_mixed else mean_products, pairs=pairs
-    )
+    table = anchored_directions(flows, inputs, gradient=None if is_mixed else mean_products, pairs=pairs)
     return BackwardWalk(averages.finish()[::-1], scatters[::-1], head_scatter, table, is_mixed)
 
 
@@ -135,9 +133,7 @@ class _DrawAverages:
             present = [kernel.aligned for kernel in flat if kernel.aligned is not None]
             aligned = self._log_means(present, self.aligned_products, self.outputs.log_scale)
         gradients = [
-            MatrixGradient(
-                direct[i], aligned[i], kernel.log_variance, kernel.drawn, kernel.directed, kernel.common
-            )
+            MatrixGradient(direct[i], aligned[i], kernel.log_variance, kernel.drawn, kernel.directed, kernel.common)
             for i, kernel in enumerate(flat)
         ]
         for row in self.waiting:
@@ -148,9 +144,7 @@ class _DrawAverages:
     def _log_direct(self, kernels: list[LogScaled]) -> list[Array]:
         if not self.is_mixed:
             return self._log_means(kernels, self.outputs.products, 0.0)
-        means = [
-            math.log(max(self.pairs.batch_mean(kernel.values), 1e-300)) + kernel.log_scale for kernel in kernels
-        ]
+        means = [math.log(max(self.pairs.batch_mean(kernel.values), 1e-300)) + kernel.log_scale for kernel in kernels]
         return [mean + self.mixed_noise for mean in means]
 
     def _log_means(self, kernels: list[LogScaled], products: Array, log_scale: float) -> list[Array]:

@@ -150,7 +150,9 @@ def test_a_folder_in_the_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_folder_with_nothing_in_it(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"holds no IDX files; put train-images-idx3-ubyte, .* \(raw or \.gz\) there"):
+    with pytest.raises(
+        FileNotFoundError, match=r"holds no IDX files; put train-images-idx3-ubyte, .* \(raw or \.gz\) there"
+    ):
         load_data(str(tmp_path))
 
 

@@ -106,9 +106,7 @@ def test_the_next_mirror_is_tried(web: Web, fault: Exception | bytes) -> None:
     ],
     ids=["timeout", "protocol", "newline", "checksum"],
 )
-def test_a_failed_download_leaves_nothing_and_says_what_to_do(
-    web: Web, last: Exception | bytes, reason: str
-) -> None:
+def test_a_failed_download_leaves_nothing_and_says_what_to_do(web: Web, last: Exception | bytes, reason: str) -> None:
     web.serve(MIRRORS[0], {name: FILES[name] for name in IDX_FILES[:3]})
     web.pages[f"{MIRRORS[1]}{IDX_FILES[3]}.gz"] = last
     with pytest.raises(FileNotFoundError, match=f"could not be downloaded.*404.*{reason}") as caught:
@@ -138,9 +136,7 @@ def test_an_interrupted_download_is_made_good(web: Web) -> None:
     assert load_idx_folder(locate("mnist")).x_test.shape == (20, 4, 5)
 
 
-def test_the_order_in_which_folders_are_looked_at(
-    web: Web, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_order_in_which_folders_are_looked_at(web: Web, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     installed = write_folder(tmp_path / "usr", suffix=".gz")
     assert locate("fashion-mnist") == installed
     cached = write_folder(cache_folder("fashion-mnist"))

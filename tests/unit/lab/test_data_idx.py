@@ -67,9 +67,7 @@ def test_garbage_is_refused(tmp_path_factory: pytest.TempPathFactory, data: byte
 
 
 @given(position=st.integers(0, 15), value=st.integers(0, 255))
-def test_no_byte_of_the_header_may_differ(
-    tmp_path_factory: pytest.TempPathFactory, position: int, value: int
-) -> None:
+def test_no_byte_of_the_header_may_differ(tmp_path_factory: pytest.TempPathFactory, position: int, value: int) -> None:
     good = idx_bytes(IMAGES)
     data = bytearray(good)
     data[position] = value

@@ -87,7 +87,8 @@ def test_a_folder_with_something_else_is_refused_untouched(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "change", [{"num_blocks": 5}, {"width": 9}, {"num_steps": 5}, {"batch_size": 17}, {"norm": "rms"}, {"warmup_steps": 1}]
+    "change",
+    [{"num_blocks": 5}, {"width": 9}, {"num_steps": 5}, {"batch_size": 17}, {"norm": "rms"}, {"warmup_steps": 1}],
 )
 def test_another_experiment_is_refused_and_the_difference_named(tmp_path, change):
     open_folder(Experiment("digits", runs()), tmp_path / "e")

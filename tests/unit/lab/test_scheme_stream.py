@@ -80,7 +80,9 @@ def test_b2t_has_its_bridges_where_layers_have_two_branches():
     stack = build_stack(NetworkSpec(scheme="b2t", num_layers=3, branches_per_layer=2, width=8))
     assert [type(layer) for layer in stack] == [BridgedLayer] * 3
     assert [layer.layer_skip_scale for layer in stack] == [1.0] * 3
-    assert not any(isinstance(layer, BridgedLayer) for layer in build_stack(NetworkSpec(scheme="b2t", num_layers=3, width=8)))
+    assert not any(
+        isinstance(layer, BridgedLayer) for layer in build_stack(NetworkSpec(scheme="b2t", num_layers=3, width=8))
+    )
 
 
 def test_admin_is_measured_with_the_profile_of_its_own_draw():

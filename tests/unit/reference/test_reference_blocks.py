@@ -32,8 +32,13 @@ class Scale(Layer):
         ({"skip_scale": 11.0}, 11 + 7),
         ({"branch_scale": 13.0}, 1 + 13 * 7),
         (
-            {"pre_norm": Scale(2.0), "end_norm": Scale(3.0), "post_norm": Scale(5.0), "skip_scale": 11.0,
-             "branch_scale": 13.0},
+            {
+                "pre_norm": Scale(2.0),
+                "end_norm": Scale(3.0),
+                "post_norm": Scale(5.0),
+                "skip_scale": 11.0,
+                "branch_scale": 13.0,
+            },
             5 * (11 + 13 * 3 * 2 * 7),
         ),
     ],

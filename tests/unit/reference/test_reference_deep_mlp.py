@@ -30,8 +30,10 @@ def build(scheme: str, **edits: object) -> DeepMLP:
 def fill(model: DeepMLP, std: float = 1.0) -> None:
     rng = np.random.default_rng(0)
     model.load_parameters(
-        {name: std * rng.normal(size=array.shape) if array.ndim == 2 else array
-         for name, array in model.named_parameters()}
+        {
+            name: std * rng.normal(size=array.shape) if array.ndim == 2 else array
+            for name, array in model.named_parameters()
+        }
     )
 
 
@@ -77,7 +79,8 @@ def test_scales_come_from_depth() -> None:
 
 def test_scales_of_each_block_are_its_own() -> None:
     scheme = replace(
-        get_scheme("residual"), scales=lambda _, __, index: BranchScales(skip_scale=2.0 + index, branch_scale=0.5 * index)
+        get_scheme("residual"),
+        scales=lambda _, __, index: BranchScales(skip_scale=2.0 + index, branch_scale=0.5 * index),
     )
     blocks = build_deep_mlp(**SIZES, scheme=scheme).blocks
     assert [(block.skip_scale, block.branch_scale) for block in blocks] == [(2.0, 0.0), (3.0, 0.5)]

@@ -30,8 +30,9 @@ def test_batch_norm_centers_and_scales_each_feature() -> None:
     np.testing.assert_allclose(y.std(axis=0), 1)
 
 
-@pytest.mark.parametrize(("kind", "names"), [("layer", ["weight", "bias"]), ("rms", ["weight"]),
-                                             ("batch", ["weight", "bias"])])
+@pytest.mark.parametrize(
+    ("kind", "names"), [("layer", ["weight", "bias"]), ("rms", ["weight"]), ("batch", ["weight", "bias"])]
+)
 def test_gain_and_bias(kind: str, names: list[str]) -> None:
     norm = NORMS[kind](8)
     plain = norm.forward(draw())

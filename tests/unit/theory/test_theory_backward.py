@@ -47,9 +47,9 @@ def draw_backward(block, grads, draws, seed=1):
         at_hidden = block.branch_scale * grads @ last.T * (pre > 0)
         below = at_hidden @ first.T + block.skip_scale * grads
         kernel += below @ below.T / draws
-        squares += np.array(
-            [((x.T @ at_hidden) ** 2).sum(), ((hidden.T @ (block.branch_scale * grads)) ** 2).sum()]
-        ) / draws
+        squares += (
+            np.array([((x.T @ at_hidden) ** 2).sum(), ((hidden.T @ (block.branch_scale * grads)) ** 2).sum()]) / draws
+        )
     return kernel, squares
 
 
@@ -81,14 +81,10 @@ def test_aligned_gradients_keep_their_product_with_the_signal():
 
     With <delta, h> = 1 the smallest possible |delta|^2 is 1 / |h|^2.
     """
-    chain = [
-        BlockSpec(N, (math.sqrt(2 / N),), has_skip=False, input_activated=index > 0) for index in range(5)
-    ]
+    chain = [BlockSpec(N, (math.sqrt(2 / N),), has_skip=False, input_activated=index > 0) for index in range(5)]
     traces = list(forward_blocks(chain, stream_gram(), PAIRS))
     _, _, top = run_branch((Linear(N**-0.5, N, 10),), traces[-1].out, PAIRS)
-    flow = branch_backward(
-        top, head_flow(len(ONES), homogeneous=True), PAIRS, share=1.0, is_constrained=True
-    ).flow
+    flow = branch_backward(top, head_flow(len(ONES), homogeneous=True), PAIRS, share=1.0, is_constrained=True).flow
     for trace in reversed(traces):
         own = PAIRS.diagonal(trace.out.gram) * math.exp(trace.out.log_scale) * N
         aligned = np.diag(full(flow.aligned))
@@ -109,9 +105,7 @@ def test_gradients_that_follow_the_logits_are_larger_than_mean_field():
         flow, _, _ = block_backward(trace, flow, pairs, homogeneous=True)
     rng = np.random.default_rng(0)
     ratios, energies = zip(*[logit_gradient(chain, outputs, rng) for _ in range(draws)], strict=True)
-    direct, aligned = (
-        float(kernel.values[0]) * math.exp(kernel.log_scale) for kernel in (flow.direct, flow.aligned)
-    )
+    direct, aligned = (float(kernel.values[0]) * math.exp(kernel.log_scale) for kernel in (flow.direct, flow.aligned))
     standard_error = np.std(ratios) / math.sqrt(draws)
     predicted = direct + aligned * np.mean(energies)
     assert abs(np.mean(ratios) - predicted) < 0.05 * predicted + 3 * standard_error

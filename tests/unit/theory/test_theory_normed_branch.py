@@ -73,7 +73,9 @@ def test_excess_of_a_drawn_branch(placement, norm_kind):
 
 
 def test_values_of_the_docstring():
-    found = {placement: WIDTH * gradient_excess(trace_of(placement), 2 / WIDTH) for placement in ("pre", "end", "pre+end")}
+    found = {
+        placement: WIDTH * gradient_excess(trace_of(placement), 2 / WIDTH) for placement in ("pre", "end", "pre+end")
+    }
     assert found == pytest.approx({"pre": 1, "end": 4, "pre+end": 4}, abs=0.05)
     assert WIDTH * gradient_excess(trace_of("pre+inner"), 2 / WIDTH) == pytest.approx(3.3, abs=0.1)
 

@@ -16,9 +16,7 @@ PAIRS = SamplePairs(len(LABELS))
 
 def draws(log_scale, *, cosine=0.3, size_log_variance=0.0, seed=0):
     signal = Signal(PAIRS.pack(uniform_gram(len(LABELS), cosine=cosine)), log_scale)
-    return draw_outputs(
-        signal, LABELS, num_outputs=3, size_log_variance=size_log_variance, pairs=PAIRS, seed=seed
-    )
+    return draw_outputs(signal, LABELS, num_outputs=3, size_log_variance=size_log_variance, pairs=PAIRS, seed=seed)
 
 
 def test_vanishing_logits_leave_the_uniform_error():

@@ -13,7 +13,9 @@ WIDE = 1_000_000
 
 def predict(scheme, num_layers, **options):
     batch_size = options.pop("batch_size", 16)
-    return predict_scheme(NetworkSpec(scheme=scheme, num_layers=num_layers, width=WIDE, **options), batch_size=batch_size)
+    return predict_scheme(
+        NetworkSpec(scheme=scheme, num_layers=num_layers, width=WIDE, **options), batch_size=batch_size
+    )
 
 
 @pytest.mark.parametrize("scheme", [s.name for s in SCHEMES if not s.needs_profile and s.name not in ("b2t", "plain")])
@@ -51,7 +53,9 @@ def test_sub_lns_inner_norm_removes_the_mean_of_its_units():
         assert found.gradient.median[0] ** 2 == pytest.approx(expected, rel=2e-3)
 
 
-@pytest.mark.parametrize(("scheme", "rule"), [("post-ln", None), ("deepnorm", "deepnet"), ("deepnorm", "article"), ("keel", None)])
+@pytest.mark.parametrize(
+    ("scheme", "rule"), [("post-ln", None), ("deepnorm", "deepnet"), ("deepnorm", "article"), ("keel", None)]
+)
 def test_post_norms_hold_stream_and_gradient_of_relu_branches(scheme, rule):
     found = predict(get_scheme(scheme, rule=rule), 50, branches_per_layer=2)
     np.testing.assert_allclose(found.stream.median, 1, rtol=1e-4)

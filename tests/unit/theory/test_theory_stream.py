@@ -76,7 +76,8 @@ def test_thousands_of_blocks_stay_in_range():
 @pytest.mark.parametrize("activation", ["tanh", "gelu", "sigmoid", "silu"])
 def test_other_activations_reach_their_fixed_point_or_decay(activation):
     blocks = [
-        BlockSpec(N, (N**-0.5,), activation=activation, has_skip=False, input_activated=index > 0) for index in range(30)
+        BlockSpec(N, (N**-0.5,), activation=activation, has_skip=False, input_activated=index > 0)
+        for index in range(30)
     ]
     prediction = predict_stream(blocks, uniform_gram(8))
     assert np.isfinite(prediction.log_median).all()
