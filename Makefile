@@ -28,6 +28,7 @@ lint: $(VENV)/.made ## ruff, mypy, import contracts
 
 bench: $(VENV)/.made ## timings as ratios, one after the other; nothing else should run meanwhile
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/wirings.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/layers.py
 
 format: $(VENV)/.made ## rewrite the sources in the project's format
 	$(BIN)/ruff check --fix .
