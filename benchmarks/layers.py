@@ -46,7 +46,7 @@ def first(output: Any) -> Tensor:
 
 
 def multiplies(width: int, num_layers: int) -> Callable[[], None]:
-    """A step's weight-matrix multiplies: packed q/k/v, output, and both feed-forward matrices, each with its own operands."""
+    """A step's weight multiplies: packed q/k/v, output and both feed-forward matrices, each with its own operands."""
     shapes = [(3 * width, width), (width, width), (4 * width, width), (width, 4 * width)] * num_layers
     tokens = BATCH * LENGTH
     weights = [torch.randn(out, into) for out, into in shapes]
