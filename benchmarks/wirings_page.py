@@ -39,8 +39,9 @@ RIGHT = {
 
 def write_page(mnist: str, out: Path) -> None:
     """Write the page from whatever has been run."""
-    found = {}
+    found, planned = {}, 0
     for name, experiment in experiments(mnist):
+        planned += len(experiment.runs) if name.startswith("matrix-") else 0
         results = load_results(experiment, out / name) if (out / name).is_dir() else []
         if results:
             found[name] = (results, len(experiment.runs))
@@ -49,7 +50,7 @@ def write_page(mnist: str, out: Path) -> None:
         source_section(found),
         coverage_section(out / "coverage.json"),
         extension_section(found),
-        confusion_section(found),
+        confusion_section(found, planned),
         (Path(__file__).parent / "wirings_notes.md").read_text(encoding="utf-8"),
     ]
     (DOCS / "wirings.md").write_text("\n".join(sections), encoding="utf-8")
@@ -123,7 +124,8 @@ def extension_section(found: dict[str, Any]) -> str:
     """Row I11 and BatchNorm."""
     parts = ["\n## Extensions\n"]
     titles = {
-        "rms-only": "RMSNorm instead of LayerNorm, 64 blocks (beside the LayerNorm rows above)",
+        "matrix-mnist-b64-w256-rms": "RMSNorm instead of LayerNorm, 64 blocks, width 256 (beside the LayerNorm rows above)",
+        "rms-only": "RMSNorm, both rates, instead of LayerNorm, 64 blocks (beside the LayerNorm rows above)",
         "warmup": "postnorm with 100 steps of linear warm-up, 64 blocks",
     }
     for name, title in titles.items():
@@ -172,10 +174,9 @@ def table_of(results: Sequence[RunResult]) -> str:
     return markdown(TRAINING_COLUMNS, rows)
 
 
-def confusion_section(found: dict[str, Any]) -> str:
+def confusion_section(found: dict[str, Any], planned: int) -> str:
     """Root causes over all depths, widths, norms and data sets."""
     results = [r for name, (some, _) in found.items() if name.startswith("matrix-") for r in some]
-    planned = sum(number if name in found else 0 for name, (_, number) in found.items() if name.startswith("matrix-"))
     causes = [*sorted({cause(r) for r in results} - {"none"}), "none"]
     rows = []
     for trains in (False, True):
