@@ -37,7 +37,9 @@ def wirings(
     warmup_steps: int = typer.Option(0, help="Steps of linear warm-up."),
     seeds: int = typer.Option(1, help="Seeds 0 to this number minus 1."),
     data: str = typer.Option(
-        "digits", metavar="NAME|PATH", help="digits, mnist, fashion-mnist, a folder of IDX files, or an .npz."
+        "digits",
+        metavar="NAME|PATH",
+        help="digits, mnist, fashion-mnist, a folder of IDX files, or an .npz with x and y.",
     ),
     backend: Backend = typer.Option(Backend.torch, help="torch, or the NumPy reference."),
     jobs: int = typer.Option(2, help="Runs at a time, one thread each."),

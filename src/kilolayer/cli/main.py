@@ -42,12 +42,17 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command line. A user's mistake ends in one line on standard error and exit status 2."""
     try:
         app(arguments)
-    except (ValueError, FileNotFoundError, FileExistsError, NotADirectoryError, PermissionError) as error:
+    except BrokenPipeError:  # the reader, such as head, has seen enough
+        sys.stdout = None
+        sys.exit(1)
+    except (ValueError, OSError, MemoryError) as error:
         print(f"kilolayer: {error}", file=sys.stderr)
+        sys.exit(2)
+    except RuntimeError as error:
+        if not any(sign in str(error) for sign in ("allocate memory", "Storage size")):
+            raise
+        print("kilolayer: not enough memory for a network of this size; lower --width or the depth", file=sys.stderr)
         sys.exit(2)
     except ImportError as error:  # a missing extra, named in the message
         print(f"kilolayer: {error}", file=sys.stderr)
         sys.exit(2)
-    except BrokenPipeError:  # the reader, such as head, has seen enough
-        sys.stdout = None
-        sys.exit(1)

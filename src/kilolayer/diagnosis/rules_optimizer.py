@@ -11,6 +11,9 @@ HIGH_UPDATE = 0.05
 LOW_UPDATE = 1e-6
 """Median update ratios at step 0 beyond which the learning rate itself is suspect."""
 
+LEARNS = 0.9
+"""Loss over its start (or over knowing nothing) below which a run is learning, however little it had time for."""
+
 RISEN = 1.2
 """Loss over its start (or over knowing nothing) that counts as having risen."""
 
@@ -24,7 +27,8 @@ def lr_too_high(evidence: Evidence) -> Finding | str | None:
     diverged = evidence.nonfinite_step is not None or evidence.final_loss > RISEN * start
     rate = evidence.forward_rate(0)
     sound = rate is not None and 0.8 < rate < 1.25
-    if not (sound and (diverged or (ratio > HIGH_UPDATE and not evidence.trains))):
+    learns = evidence.final_loss < LEARNS * start
+    if not (sound and (diverged or (ratio > HIGH_UPDATE and not learns))):
         return None
     outcome = (
         f"the loss is not finite at step {evidence.nonfinite_step}"

@@ -20,6 +20,9 @@ MAX_STD_NOISE = 0.3
 GROWTH = 1.05
 """A stream with skips but no norm that grows faster per block than this is out of hand by a hundred blocks."""
 
+MUCH_GROWTH = 10.0
+"""Growth over all blocks at step 0 that a learning rate for unit signals does not survive."""
+
 RUNAWAY = 3.0
 """Growth of the last block's RMS since step 0 that says the stream ran away."""
 
@@ -145,7 +148,7 @@ def norm_missing(evidence: Evidence) -> Finding | str | None:
     if rate is None:
         return "the activations' RMS at step 0 was not recorded"
     predicted = math.sqrt(1 + float(np.nanmedian(evidence.branch_gains)))
-    if rate > GROWTH:
+    if rate > GROWTH and (rate**evidence.num_blocks > MUCH_GROWTH or evidence.nonfinite_step is not None):
         return _norm_missing(evidence, 0, rate, predicted)
     worst_step, growth = _worst_growth(evidence)
     if growth < RUNAWAY and evidence.nonfinite_step is None:

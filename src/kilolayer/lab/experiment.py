@@ -12,6 +12,7 @@ import os
 import shutil
 import signal
 import tempfile
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from kilolayer.lab.data import Dataset, load_data
@@ -58,7 +60,15 @@ class Experiment:
         }
 
 
-def open_folder(experiment: Experiment, folder: Path) -> None:
+def fingerprint(data: Dataset) -> str:
+    """What tells two data sets apart, whatever path they were read from."""
+    checks = [
+        zlib.crc32(np.ascontiguousarray(part).data) for part in (data.x_train, data.y_train, data.x_test, data.y_test)
+    ]
+    return "-".join(f"{check:08x}" for check in checks)
+
+
+def open_folder(experiment: Experiment, folder: Path, data_check: str = "") -> None:
     """Make the folder, or check that what it holds is this experiment.
 
     Raises:
@@ -67,20 +77,25 @@ def open_folder(experiment: Experiment, folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"--out {folder} is a file; name a folder")
     path = folder / EXPERIMENT
-    shared = experiment.shared()
-    if not path.exists():
-        if folder.exists() and any(folder.iterdir()):
+    shared = experiment.shared() | {"data_check": data_check}
+    if not path.exists() or not any(folder.glob(f"*/{RESULT}")):  # nothing finished here, so nothing is lost
+        if folder.exists() and any(entry.name[0] != "." and entry != path for entry in folder.iterdir()):
             raise ValueError(f"--out {folder} holds other files and no experiment; name a new folder")
         folder.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(shared, indent=1), encoding="utf-8")
         return
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        different = [key for key in shared if found.get(key) != shared[key]]
+        # Folders of before the check was kept have none; where there is one it decides, not the path.
+        decided_by = "data_check" if found.get("data_check") else "data"
+        kept = [key for key in shared if key not in ("data", "data_check") or key == decided_by]
+        different = [key for key in kept if found.get(key) != shared[key]]
     except (ValueError, AttributeError) as error:
         raise ValueError(f"{path} is damaged ({error}); name a new folder") from error
     if different:
         key = different[0]
+        if key == "data_check":
+            raise ValueError(f"--out {folder} holds runs on other data (from {found.get('data')}); name a new folder")
         raise ValueError(
             f"--out {folder} holds another experiment ({key} is {found.get(key)!r} there, {shared[key]!r} here); "
             "name a new folder"
@@ -111,7 +126,7 @@ def run_experiment(
     if jobs < 1:
         raise ValueError(f"jobs must be >= 1, got {jobs}")
     data = load_data(experiment.data)
-    open_folder(experiment, folder)
+    open_folder(experiment, folder, fingerprint(data))
     done = finished_runs(experiment, folder)
     missing = [run for run in experiment.runs if run not in done]
     steps_done = sum(run.num_steps for run in done)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from textwrap import fill
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -28,7 +29,7 @@ def run_command(data: str, runs: tuple[WiringRun, ...], out: Path, *, jobs: int,
         print(to_json({"format": 1, "runs": [to_record(result) for result in results]}))
         return finished
     if results:
-        from kilolayer.lab.wirings_report import save_reports
+        from kilolayer.lab.wirings_report import save_reports, sentence
         from kilolayer.lab.wirings_tables import print_results
 
         try:
@@ -36,6 +37,7 @@ def run_command(data: str, runs: tuple[WiringRun, ...], out: Path, *, jobs: int,
         except ImportError as error:
             reports = [f"No report: {error}"]
         print_results(results, Console())
+        print(fill(sentence(results), 79))
         print("\n".join(reports))
     if not finished:
         print(f"Stopped with {len(results)} of {len(runs)} runs finished; the same command continues.", file=sys.stderr)

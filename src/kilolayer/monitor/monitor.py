@@ -60,6 +60,12 @@ class Monitor:
         stats: str = "full",
         out: str | Path | None = None,
     ):
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+        if optimizer is not None:
+            owned = {id(parameter) for parameter in model.parameters()}
+            if not any(id(p) in owned for group in optimizer.param_groups for p in group["params"]):
+                raise ValueError("the optimizer holds none of the model's parameters; was it built for another model?")
         if isinstance(every, int) and every < 1:
             raise ValueError(f"every must be >= 1, got {every}")
         if stats not in ("core", "full"):

@@ -167,6 +167,8 @@ class Recording:
             raise ValueError(
                 f"{folder} has recording format {version}; this kilolayer reads up to {FORMAT}: upgrade kilolayer"
             )
+        if "sites" not in header or "facts" not in header:
+            raise ValueError(f"{meta} is damaged: the site table or the facts are missing")
         sites = [Site.from_dict(fields) for fields in header["sites"]]
         parts = sorted(folder.glob("part-*.parquet"))
         tables = []

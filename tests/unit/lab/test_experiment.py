@@ -22,6 +22,30 @@ def contents(folder):
     return {p.relative_to(folder): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
+def finish(folder):
+    """Make a folder look as if a run had finished in it."""
+    (folder / "run").mkdir()
+    (folder / "run" / "result.json").write_text("{}")
+
+
+def test_a_folder_without_a_finished_run_is_free_to_use(tmp_path):
+    open_folder(Experiment("digits", runs()), tmp_path / "e")
+    assert run_experiment(Experiment("digits", runs(num_blocks=2)), tmp_path / "e", jobs=1)
+
+
+def test_other_data_behind_the_same_path_is_refused_and_the_same_behind_another_is_not(tmp_path):
+    source = np.random.default_rng(0)
+    file, copy = tmp_path / "d.npz", tmp_path / "copy.npz"
+    arrays = {"x": source.normal(size=(200, 5)), "y": np.arange(200) % 3}
+    np.savez(file, **arrays)
+    np.savez(copy, **arrays)
+    assert run_experiment(Experiment(str(file), runs(("ln",))), tmp_path / "e", jobs=1)
+    assert run_experiment(Experiment(str(copy), runs(("ln",))), tmp_path / "e", jobs=1)
+    np.savez(file, **(arrays | {"x": arrays["x"] + 1 + source.normal(size=(200, 5))}))
+    with pytest.raises(ValueError, match="holds runs on other data"):
+        run_experiment(Experiment(str(file), runs(("ln",))), tmp_path / "e", jobs=1)
+
+
 def without_times(result):
     return {key: value for key, value in result.items() if key != "seconds"}
 
@@ -92,6 +116,7 @@ def test_a_folder_with_something_else_is_refused_untouched(tmp_path):
 )
 def test_another_experiment_is_refused_and_the_difference_named(tmp_path, change):
     open_folder(Experiment("digits", runs()), tmp_path / "e")
+    finish(tmp_path / "e")
     before = contents(tmp_path / "e")
     with pytest.raises(ValueError, match=r"holds another experiment \(\w+ is .* there, .* here\)"):
         open_folder(Experiment("digits", runs(**change)), tmp_path / "e")
@@ -100,6 +125,7 @@ def test_another_experiment_is_refused_and_the_difference_named(tmp_path, change
 
 def test_a_damaged_experiment_file_is_refused(tmp_path):
     (tmp_path / "e").mkdir()
+    finish(tmp_path / "e")
     for text in ("{", "[1]"):
         (tmp_path / "e" / "experiment.json").write_text(text)
         with pytest.raises(ValueError, match="damaged"):
