@@ -91,6 +91,10 @@ def source_section(found: dict[str, Any]) -> str:
     return f"""
 ## The source's figures, five seeds on MNIST
 
+The source is an article on initialization, normalization and residual connections in deep networks (in Chinese, second of
+a series on the foundations of deep learning) that describes the seven wirings and gives these figures in its text; rows
+I2 to I8 are the wirings in its order. `deepnorm` is ours.
+
 "Agree" means the source's outcome: the same fate where it tells one (stuck, non-finite, trains), a number within a
 factor of two where it gives one (a quarter for the stds of `prenorm` and `res-nonorm-scaled`). A figure is "in our range"
 when it lies between our smallest and largest seed, give or take 1 % for rounding.
