@@ -108,7 +108,10 @@ def finished_runs(experiment: Experiment, folder: Path) -> dict[WiringRun, dict[
     for run in experiment.runs:
         path = folder / run.folder_name / RESULT
         if path.is_file():
-            found[run] = json.loads(path.read_text(encoding="utf-8"))
+            try:
+                found[run] = json.loads(path.read_text(encoding="utf-8"))
+            except ValueError as error:
+                raise ValueError(f"{path} is damaged ({error}); delete {path.parent} to run it again") from error
     return found
 
 

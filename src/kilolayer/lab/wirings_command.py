@@ -48,7 +48,9 @@ def _run_with_progress(experiment: Experiment, out: Path, jobs: int) -> bool:
     num_steps = experiment.runs[0].num_steps
     total = len(experiment.runs)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("steps"))
-    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as progress:
+    console = Console(stderr=True)
+    bars = (*columns, TimeRemainingColumn())
+    with Progress(*bars, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(f"0 of {total} runs", total=total * num_steps)
 
         def on_progress(steps: int, runs: int) -> None:

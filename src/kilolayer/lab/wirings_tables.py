@@ -76,6 +76,8 @@ def verdict(group: Group, width: int = 80) -> Text:
     heading = Text(f"{run.wiring}, lr {run.lr:g}: {outcomes(group)}", style="bold")
     roots = [result.diagnosis.root for result in group if result.diagnosis.root is not None]
     examined = f"{run.num_blocks} blocks over {run.num_steps} steps"
+    if not roots and any(result.result["outcome"] != "trains" for result in group):
+        return Text.assemble(heading, f"\n  No cause found in {examined}: nothing measured stands out.")
     if not roots:
         return Text.assemble(heading, "\n  ", render_verdict(None, examined=examined, width=width))
     shared = sum(root.cause == roots[0].cause for root in roots)
