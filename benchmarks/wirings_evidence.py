@@ -16,8 +16,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from kilolayer.lab.experiment import Experiment, finished_runs, run_experiment
+from kilolayer.lab.experiment import finished_runs, run_experiment
 from kilolayer.lab.wirings import WIRINGS, WiringRun
+from kilolayer.lab.wirings_experiment import WiringsExperiment
 
 NAMES = tuple(wiring.name for wiring in WIRINGS)
 WITH_NORM = ("ln", "postnorm", "prenorm", "deepnorm")
@@ -32,29 +33,29 @@ def runs_of(names: tuple[str, ...], lrs: tuple[float, ...], seeds: int, **option
     return tuple(WiringRun(wiring=name, lr=lr, seed=seed, **options) for seed, lr, name in chosen)  # type: ignore[arg-type]
 
 
-def experiments(mnist: str) -> Iterator[tuple[str, Experiment]]:
+def experiments(mnist: str) -> Iterator[tuple[str, WiringsExperiment]]:
     """Every experiment by folder name, the shortest evidence first."""
-    yield "source", Experiment(mnist, runs_of(NAMES, SOURCE_LRS, 5))
+    yield "source", WiringsExperiment(mnist, runs_of(NAMES, SOURCE_LRS, 5))
     for blocks in (16, 64, 256):
         for width, (label, data) in itertools.product((128, 256), (("digits", "digits"), ("mnist", mnist))):
             for norm, names in (("layer", NAMES), ("rms", WITH_NORM)):
                 steps = STEPS_AT_256 if blocks == 256 else 300
                 runs = runs_of(names, (0.05,), 3, num_blocks=blocks, width=width, norm=norm, num_steps=steps)
-                yield f"matrix-{label}-b{blocks}-w{width}-{norm}", Experiment(data, runs)
+                yield f"matrix-{label}-b{blocks}-w{width}-{norm}", WiringsExperiment(data, runs)
         if blocks == 16:
             yield from extensions(mnist)
 
 
-def extensions(mnist: str) -> Iterator[tuple[str, Experiment]]:
+def extensions(mnist: str) -> Iterator[tuple[str, WiringsExperiment]]:
     """Row I11 and BatchNorm's dependence on the batch."""
     lrs = (0.05, 0.005)
-    yield "rms-only", Experiment(mnist, runs_of(WITH_NORM, lrs, 3, norm="rms"))
-    yield "warmup", Experiment(mnist, runs_of(("postnorm",), lrs, 5, warmup_steps=100))
+    yield "rms-only", WiringsExperiment(mnist, runs_of(WITH_NORM, lrs, 3, norm="rms"))
+    yield "warmup", WiringsExperiment(mnist, runs_of(("postnorm",), lrs, 5, warmup_steps=100))
     for size in (2, 8, 128):
         runs = runs_of(("prenorm", "ln"), (0.05,), 3, norm="batch", num_blocks=16, batch_size=size)
-        yield f"batch-{size}", Experiment(mnist, runs)
+        yield f"batch-{size}", WiringsExperiment(mnist, runs)
         runs = runs_of(("prenorm", "ln"), (0.05,), 3, norm="layer", num_blocks=16, batch_size=size)
-        yield f"layer-{size}", Experiment(mnist, runs)
+        yield f"layer-{size}", WiringsExperiment(mnist, runs)
 
 
 def run(mnist: str, out: Path, jobs: int, only: str) -> bool:

@@ -1,74 +1,70 @@
-"""Running many runs into one folder: in parallel, resumable, readable after Ctrl-C.
+"""Running many runs into one folder: in parallel, resumable, readable after Ctrl-C; for any lab.
 
-A folder holds ``experiment.json`` (what every run shares) and one folder per finished run. A run is written
-under a temporary name and renamed when it is complete, so what has a name can be read.
+A folder holds ``experiment.json`` (what every run shares), one folder per finished run, and one hidden folder per
+run that is under way, renamed when it is complete: what has a name can be read. A lab says what a run is by an
+:class:`Experiment`; what it leaves in the hidden folder of a run that was stopped is there when the run goes on.
 """
 
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import shutil
-import signal
-import tempfile
-import zlib
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
-import numpy as np
-import torch
-
-from kilolayer.lab.data import Dataset, load_data
-from kilolayer.lab.wirings import WiringRun, run_wiring
+from kilolayer.lab.pool import OnProgress, Task, in_parallel, in_turn
 
 FORMAT = 1
 RESULT = "result.json"
 EXPERIMENT = "experiment.json"
 
-OnProgress = Callable[[int, int], None]
-"""Called with finished steps and finished runs."""
+OnStep = Callable[[int], None]
+"""Called with the steps a run has done; raises ``KeyboardInterrupt`` when it is time to stop."""
 
 
-@dataclass(frozen=True)
-class Experiment:
-    """A set of runs over one data set that share all settings but wiring, learning rate and seed."""
+class Run(Protocol):
+    """One run: hashable, picklable, all that decides its numbers besides the data."""
 
-    data: str
-    runs: tuple[WiringRun, ...]
-    every: int = 10
+    @property
+    def folder_name(self) -> str:
+        """Tells the runs of one experiment apart."""
+
+    @property
+    def num_steps(self) -> int:
+        """Steps of work, for the progress bar."""
+
+
+RunT = TypeVar("RunT", bound=Run)
+
+
+class Experiment(Protocol[RunT]):
+    """A set of runs that share data and settings; picklable."""
+
+    @property
+    def runs(self) -> tuple[RunT, ...]:
+        """Every run."""
+
+    @property
+    def continues(self) -> bool:
+        """Whether a run that was stopped goes on from what its folder holds, rather than anew."""
 
     def shared(self) -> dict[str, Any]:
-        """The settings that decide whether two experiments may share a folder."""
-        run = self.runs[0]
-        return {
-            "lab": "wirings",
-            "format": FORMAT,
-            "data": self.data,
-            "blocks": run.num_blocks,
-            "width": run.width,
-            "norm": run.norm,
-            "steps": run.num_steps,
-            "batch_size": run.batch_size,
-            "warmup_steps": run.warmup_steps,
-            "backend": run.backend,
-        }
+        """The settings that decide whether two experiments may share a folder, ready for JSON."""
+
+    def load_data(self) -> Any:
+        """What every run reads."""
+
+    def data_check(self, data: Any) -> str:
+        """What tells two data sets apart, whatever path they were read from."""
+
+    def carry_out(self, run: RunT, data: Any, folder: Path, on_step: OnStep) -> dict[str, Any]:
+        """One run, files to ``folder``; its results, ready for JSON."""
 
 
-def fingerprint(data: Dataset) -> str:
-    """What tells two data sets apart, whatever path they were read from."""
-    checks = [
-        zlib.crc32(np.ascontiguousarray(part).data) for part in (data.x_train, data.y_train, data.x_test, data.y_test)
-    ]
-    return "-".join(f"{check:08x}" for check in checks)
-
-
-def open_folder(experiment: Experiment, folder: Path, data_check: str = "") -> None:
+def open_folder(experiment: Experiment[Any], folder: Path, data_check: str = "") -> None:
     """Make the folder, or check that what it holds is this experiment.
 
     Raises:
@@ -77,13 +73,26 @@ def open_folder(experiment: Experiment, folder: Path, data_check: str = "") -> N
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"--out {folder} is a file; name a folder")
     path = folder / EXPERIMENT
-    shared = experiment.shared() | {"data_check": data_check}
+    shared = {"format": FORMAT} | experiment.shared() | {"data_check": data_check}
     if not path.exists() or not any(folder.glob(f"*/{RESULT}")):  # nothing finished here, so nothing is lost
         if folder.exists() and any(entry.name[0] != "." and entry != path for entry in folder.iterdir()):
             raise ValueError(f"--out {folder} holds other files and no experiment; name a new folder")
-        folder.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(shared, indent=1), encoding="utf-8")
+        if not (path.exists() and any(folder.glob(".*.part/*")) and not _differences(path, shared)):
+            _start_afresh(folder, path, shared)
         return
+    if different := _differences(path, shared):
+        raise ValueError(f"--out {folder} holds {different}; name a new folder")
+
+
+def _start_afresh(folder: Path, path: Path, shared: dict[str, Any]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for unfinished in folder.glob(".*.part"):
+        shutil.rmtree(unfinished)
+    path.write_text(json.dumps(shared, indent=1), encoding="utf-8")
+
+
+def _differences(path: Path, shared: dict[str, Any]) -> str:
+    """What the folder holds instead, empty where it is the same experiment."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         # Folders of before the check was kept have none; where there is one it decides, not the path.
@@ -92,17 +101,15 @@ def open_folder(experiment: Experiment, folder: Path, data_check: str = "") -> N
         different = [key for key in kept if found.get(key) != shared[key]]
     except (ValueError, AttributeError) as error:
         raise ValueError(f"{path} is damaged ({error}); name a new folder") from error
-    if different:
-        key = different[0]
-        if key == "data_check":
-            raise ValueError(f"--out {folder} holds runs on other data (from {found.get('data')}); name a new folder")
-        raise ValueError(
-            f"--out {folder} holds another experiment ({key} is {found.get(key)!r} there, {shared[key]!r} here); "
-            "name a new folder"
-        )
+    if not different:
+        return ""
+    key = different[0]
+    if key == "data_check":
+        return f"runs on other data (from {found.get('data')})"
+    return f"another experiment ({key} is {found.get(key)!r} there, {shared[key]!r} here)"
 
 
-def finished_runs(experiment: Experiment, folder: Path) -> dict[WiringRun, dict[str, Any]]:
+def finished_runs(experiment: Experiment[RunT], folder: Path) -> dict[RunT, dict[str, Any]]:
     """The results already in the folder, by run."""
     found = {}
     for run in experiment.runs:
@@ -115,124 +122,84 @@ def finished_runs(experiment: Experiment, folder: Path) -> dict[WiringRun, dict[
     return found
 
 
+def unfinished_folder(run: Run, folder: Path) -> Path:
+    """Where a run keeps its files until it is complete."""
+    return folder / f".{run.folder_name}.part"
+
+
 def run_experiment(
-    experiment: Experiment, folder: Path, *, jobs: int = 2, on_progress: OnProgress = lambda steps, runs: None
+    experiment: Experiment[Any],
+    folder: Path,
+    *,
+    jobs: int = 2,
+    on_progress: OnProgress = lambda steps, runs: None,
 ) -> bool:
     """Carry out what the folder lacks.
 
     Returns:
-        whether every run finished; false after Ctrl-C, with all finished runs kept.
+        whether every run finished; false after Ctrl-C, with all finished runs kept, and the unfinished ones too
+        where the experiment continues them.
 
     Raises:
-        ValueError: the folder holds something else, the data are bad, ``jobs`` < 1.
+        ValueError: the folder holds something else or is in use, the data are bad, ``jobs`` < 1.
     """
     if jobs < 1:
         raise ValueError(f"jobs must be >= 1, got {jobs}")
-    data = load_data(experiment.data)
-    open_folder(experiment, folder, fingerprint(data))
-    done = finished_runs(experiment, folder)
-    missing = [run for run in experiment.runs if run not in done]
-    steps_done = sum(run.num_steps for run in done)
-    if not missing:
-        on_progress(steps_done, len(done))
-        return True
-    if jobs == 1 or len(missing) == 1:
-        return _run_here(experiment, missing, folder, data, lambda s, r: on_progress(steps_done + s, len(done) + r))
-    return _run_in_pool(experiment, missing, folder, jobs, lambda s, r: on_progress(steps_done + s, len(done) + r))
+    data = experiment.load_data()
+    open_folder(experiment, folder, experiment.data_check(data))
+    with _locked(folder):
+        done = finished_runs(experiment, folder)
+        missing = [run for run in experiment.runs if run not in done]
+        steps_done = sum(run.num_steps for run in done)
+
+        def report(steps: int, runs: int) -> None:
+            on_progress(steps_done + steps, len(done) + runs)
+
+        report(0, 0)
+        tasks = [Task(_carry_out, (experiment, run, folder), run.num_steps) for run in missing]
+        if not tasks:
+            return True
+        if experiment.continues or (jobs > 1 and len(tasks) > 1):
+            finished = in_parallel(tasks, experiment.load_data, jobs=jobs, waits=experiment.continues, report=report)
+        else:
+            finished = in_turn(tasks, data, report)
+        if not experiment.continues:
+            for run in missing:
+                shutil.rmtree(unfinished_folder(run, folder), ignore_errors=True)
+    return finished
 
 
-def _run_here(
-    experiment: Experiment, runs: Sequence[WiringRun], folder: Path, data: Dataset, on_progress: OnProgress
-) -> bool:
-    steps_before = 0
+def _carry_out(experiment: Experiment[Any], run: Run, folder: Path, data: Any, on_step: OnStep) -> None:
+    """One run in its hidden folder, renamed when complete."""
+    unfinished = unfinished_folder(run, folder)
+    if not experiment.continues:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(exist_ok=True)
     try:
-        with _one_thread():
-            for index, run in enumerate(runs):
-                report = partial(_report, on_progress, steps_before, index)
-                _carry_out(run, data, folder, experiment.every, report)
-                steps_before += run.num_steps
-                on_progress(steps_before, index + 1)
-    except KeyboardInterrupt:
-        return False
-    return True
-
-
-def _report(on_progress: OnProgress, steps_before: int, index: int, step: int) -> None:
-    on_progress(steps_before + step, index)
-
-
-def _run_in_pool(
-    experiment: Experiment, runs: Sequence[WiringRun], folder: Path, jobs: int, on_progress: OnProgress
-) -> bool:
-    context = multiprocessing.get_context("spawn")
-    counters = context.Array("l", len(runs), lock=False)
-    pool = ProcessPoolExecutor(
-        min(jobs, len(runs)), context, initializer=_start_worker, initargs=(experiment.data, counters)
-    )
-    waiting: dict[Future[None], int] = {
-        pool.submit(_work, run, folder, experiment.every, index): index for index, run in enumerate(runs)
-    }
-    try:
-        while waiting:
-            finished, _ = wait(waiting, timeout=0.2, return_when=FIRST_COMPLETED)
-            for future in finished:
-                counters[waiting.pop(future)] = runs[0].num_steps
-                future.result()
-            on_progress(sum(counters), len(runs) - len(waiting))
-    except KeyboardInterrupt:
-        return False
-    finally:
-        _stop(pool, folder)
-    return True
-
-
-def _stop(pool: ProcessPoolExecutor, folder: Path) -> None:
-    """End a pool, its workers at once, and remove what they were writing."""
-    workers = list((pool._processes or {}).values())  # shutdown forgets them
-    pool.shutdown(wait=False, cancel_futures=True)
-    for worker in workers:
-        worker.terminate()
-    for worker in workers:
-        worker.join()
-        for unfinished in folder.glob(f".{worker.pid}-*"):
+        result = experiment.carry_out(run, data, unfinished, on_step)
+    except BaseException:
+        if not experiment.continues:
             shutil.rmtree(unfinished, ignore_errors=True)
-
-
-_worker: dict[str, Any] = {}
-
-
-def _start_worker(data: str, counters: Any) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    torch.set_num_threads(1)
-    _worker["data"], _worker["counters"] = load_data(data), counters
-
-
-def _work(run: WiringRun, folder: Path, every: int, index: int) -> None:
-    def on_step(step: int) -> None:
-        _worker["counters"][index] = step
-
-    _carry_out(run, _worker["data"], folder, every, on_step)
-
-
-def _carry_out(run: WiringRun, data: Dataset, folder: Path, every: int, on_step: Callable[[int], None]) -> None:
-    """One run under a temporary name, renamed when complete."""
-    temporary = Path(tempfile.mkdtemp(prefix=f".{os.getpid()}-{run.folder_name}-", dir=folder))
-    try:
-        result = run_wiring(run, data, temporary, every=every, on_step=on_step)
-        (temporary / RESULT).write_text(json.dumps(result), encoding="utf-8")
-        os.chmod(temporary, 0o755)
-        if not (folder / run.folder_name / RESULT).is_file():  # another process may have been quicker
-            os.replace(temporary, folder / run.folder_name)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    (unfinished / RESULT).write_text(json.dumps(result), encoding="utf-8")
+    named = folder / run.folder_name
+    shutil.rmtree(named, ignore_errors=True)  # of an earlier try, without a result
+    os.replace(unfinished, named)
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
-    """Runs are compared with each other, so each gets the same: one thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
+def _locked(folder: Path) -> Iterator[None]:
+    """One process at a time; the lock goes with the process, however it ends."""
     try:
+        import fcntl
+    except ImportError:  # Windows: two commands in one folder are up to the user there
         yield
-    finally:
-        torch.set_num_threads(before)
+        return
+    with (folder / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise ValueError(
+                f"--out {folder} is in use by another process; wait for it or name another folder"
+            ) from error
+        yield

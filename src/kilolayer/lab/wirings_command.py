@@ -7,10 +7,10 @@ from pathlib import Path
 from textwrap import fill
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from kilolayer.lab.experiment import Experiment, run_experiment
+from kilolayer.lab.progress import run_with_progress
 from kilolayer.lab.wirings import WiringRun
+from kilolayer.lab.wirings_experiment import WiringsExperiment
 from kilolayer.lab.wirings_results import load_results, to_record
 
 
@@ -20,8 +20,8 @@ def run_command(data: str, runs: tuple[WiringRun, ...], out: Path, *, jobs: int,
     Returns:
         whether every run finished; false after Ctrl-C.
     """
-    experiment = Experiment(data, runs)
-    finished = _run_with_progress(experiment, out, jobs)
+    experiment = WiringsExperiment(data, runs)
+    finished = run_with_progress(experiment, out, jobs)
     results = load_results(experiment, out)
     if as_json:
         from kilolayer.report import to_json
@@ -42,18 +42,3 @@ def run_command(data: str, runs: tuple[WiringRun, ...], out: Path, *, jobs: int,
     if not finished:
         print(f"Stopped with {len(results)} of {len(runs)} runs finished; the same command continues.", file=sys.stderr)
     return finished
-
-
-def _run_with_progress(experiment: Experiment, out: Path, jobs: int) -> bool:
-    num_steps = experiment.runs[0].num_steps
-    total = len(experiment.runs)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("steps"))
-    console = Console(stderr=True)
-    bars = (*columns, TimeRemainingColumn())
-    with Progress(*bars, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task(f"0 of {total} runs", total=total * num_steps)
-
-        def on_progress(steps: int, runs: int) -> None:
-            progress.update(task, completed=steps, description=f"{runs} of {total} runs")
-
-        return run_experiment(experiment, out, jobs=jobs, on_progress=on_progress)

@@ -13,8 +13,9 @@ import numpy as np
 
 from kilolayer.diagnosis import Diagnosis, diagnose
 from kilolayer.lab.data import Dataset, load_data
-from kilolayer.lab.experiment import RESULT, Experiment
+from kilolayer.lab.experiment import RESULT
 from kilolayer.lab.wirings import WiringRun, get_wiring, probe_indices
+from kilolayer.lab.wirings_experiment import WiringsExperiment
 from kilolayer.recording import Recording, Site
 from kilolayer.theory import deep_mlp_specs, predict_stream, predict_weight_grads, projection_gram
 
@@ -106,7 +107,7 @@ def first_weights(recording: Recording) -> list[Site]:
     return list(first.values())
 
 
-def load_results(experiment: Experiment, folder: Path) -> list[RunResult]:
+def load_results(experiment: WiringsExperiment, folder: Path) -> list[RunResult]:
     """Every finished run of an experiment, in its order."""
     data = load_data(experiment.data)
     paths = [(run, folder / run.folder_name) for run in experiment.runs]

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from kilolayer.lab import experiment as room
-from kilolayer.lab.experiment import Experiment, finished_runs, open_folder, run_experiment
+from kilolayer.lab import wirings_experiment as room
+from kilolayer.lab.experiment import finished_runs, open_folder, run_experiment
 from kilolayer.lab.wirings import WIRINGS, WiringRun, batch_indices, outcome, probe_indices, run_wiring, summarize
+from kilolayer.lab.wirings_experiment import WiringsExperiment
 from kilolayer.recording import Recording
 
 SMALL = {"num_blocks": 3, "width": 8, "num_steps": 4, "batch_size": 16}
@@ -29,8 +30,8 @@ def finish(folder):
 
 
 def test_a_folder_without_a_finished_run_is_free_to_use(tmp_path):
-    open_folder(Experiment("digits", runs()), tmp_path / "e")
-    assert run_experiment(Experiment("digits", runs(num_blocks=2)), tmp_path / "e", jobs=1)
+    open_folder(WiringsExperiment("digits", runs()), tmp_path / "e")
+    assert run_experiment(WiringsExperiment("digits", runs(num_blocks=2)), tmp_path / "e", jobs=1)
 
 
 def test_other_data_behind_the_same_path_is_refused_and_the_same_behind_another_is_not(tmp_path):
@@ -39,11 +40,11 @@ def test_other_data_behind_the_same_path_is_refused_and_the_same_behind_another_
     arrays = {"x": source.normal(size=(200, 5)), "y": np.arange(200) % 3}
     np.savez(file, **arrays)
     np.savez(copy, **arrays)
-    assert run_experiment(Experiment(str(file), runs(("ln",))), tmp_path / "e", jobs=1)
-    assert run_experiment(Experiment(str(copy), runs(("ln",))), tmp_path / "e", jobs=1)
+    assert run_experiment(WiringsExperiment(str(file), runs(("ln",))), tmp_path / "e", jobs=1)
+    assert run_experiment(WiringsExperiment(str(copy), runs(("ln",))), tmp_path / "e", jobs=1)
     np.savez(file, **(arrays | {"x": arrays["x"] + 1 + source.normal(size=(200, 5))}))
     with pytest.raises(ValueError, match="holds runs on other data"):
-        run_experiment(Experiment(str(file), runs(("ln",))), tmp_path / "e", jobs=1)
+        run_experiment(WiringsExperiment(str(file), runs(("ln",))), tmp_path / "e", jobs=1)
 
 
 def without_times(result):
@@ -51,9 +52,9 @@ def without_times(result):
 
 
 def test_a_rerun_fills_what_is_missing_and_touches_nothing_else(tmp_path):
-    assert run_experiment(Experiment("digits", runs()), tmp_path / "e", jobs=1)
+    assert run_experiment(WiringsExperiment("digits", runs()), tmp_path / "e", jobs=1)
     before = contents(tmp_path / "e")
-    more = Experiment("digits", runs(seeds=2))
+    more = WiringsExperiment("digits", runs(seeds=2))
     progress = []
     assert run_experiment(more, tmp_path / "e", jobs=1, on_progress=lambda s, r: progress.append((s, r)))
     after = contents(tmp_path / "e")
@@ -66,7 +67,7 @@ def test_a_rerun_fills_what_is_missing_and_touches_nothing_else(tmp_path):
 
 
 def test_two_processes_give_the_numbers_of_one(tmp_path):
-    experiment = Experiment("digits", runs(("plain-naive", "prenorm", "res-nonorm")))
+    experiment = WiringsExperiment("digits", runs(("plain-naive", "prenorm", "res-nonorm")))
     run_experiment(experiment, tmp_path / "one", jobs=1)
     run_experiment(experiment, tmp_path / "two", jobs=2)
     one, two = finished_runs(experiment, tmp_path / "one"), finished_runs(experiment, tmp_path / "two")
@@ -76,7 +77,7 @@ def test_two_processes_give_the_numbers_of_one(tmp_path):
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_ctrl_c_keeps_finished_runs_and_leaves_no_half_ones(tmp_path, monkeypatch, jobs):
-    experiment = Experiment("digits", runs(("prenorm", "ln", "deepnorm", "postnorm"), num_steps=60))
+    experiment = WiringsExperiment("digits", runs(("prenorm", "ln", "deepnorm", "postnorm"), num_steps=60))
     interrupted = []
 
     def on_progress(steps, finished):
@@ -96,7 +97,7 @@ def test_ctrl_c_keeps_finished_runs_and_leaves_no_half_ones(tmp_path, monkeypatc
 
 
 def test_a_folder_with_something_else_is_refused_untouched(tmp_path):
-    experiment = Experiment("digits", runs())
+    experiment = WiringsExperiment("digits", runs())
     file = tmp_path / "file"
     file.write_text("mine")
     with pytest.raises(ValueError, match="is a file; name a folder"):
@@ -115,11 +116,11 @@ def test_a_folder_with_something_else_is_refused_untouched(tmp_path):
     [{"num_blocks": 5}, {"width": 9}, {"num_steps": 5}, {"batch_size": 17}, {"norm": "rms"}, {"warmup_steps": 1}],
 )
 def test_another_experiment_is_refused_and_the_difference_named(tmp_path, change):
-    open_folder(Experiment("digits", runs()), tmp_path / "e")
+    open_folder(WiringsExperiment("digits", runs()), tmp_path / "e")
     finish(tmp_path / "e")
     before = contents(tmp_path / "e")
     with pytest.raises(ValueError, match=r"holds another experiment \(\w+ is .* there, .* here\)"):
-        open_folder(Experiment("digits", runs(**change)), tmp_path / "e")
+        open_folder(WiringsExperiment("digits", runs(**change)), tmp_path / "e")
     assert contents(tmp_path / "e") == before
 
 
@@ -129,44 +130,51 @@ def test_a_damaged_experiment_file_is_refused(tmp_path):
     for text in ("{", "[1]"):
         (tmp_path / "e" / "experiment.json").write_text(text)
         with pytest.raises(ValueError, match="damaged"):
-            open_folder(Experiment("digits", runs()), tmp_path / "e")
+            open_folder(WiringsExperiment("digits", runs()), tmp_path / "e")
 
 
 def test_bad_data_is_refused_before_the_folder_is_made(tmp_path):
     with pytest.raises((ValueError, FileNotFoundError)):
-        run_experiment(Experiment("digitz", runs()), tmp_path / "e")
+        run_experiment(WiringsExperiment("digitz", runs()), tmp_path / "e")
     assert not (tmp_path / "e").exists()
     with pytest.raises(ValueError, match="jobs must be >= 1, got 0"):
-        run_experiment(Experiment("digits", runs()), tmp_path / "e", jobs=0)
+        run_experiment(WiringsExperiment("digits", runs()), tmp_path / "e", jobs=0)
 
 
 def test_a_failing_run_is_reported_and_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(room, "run_wiring", lambda *a, **k: (_ for _ in ()).throw(OSError("disk full")))
     with pytest.raises(OSError, match="disk full"):
-        run_experiment(Experiment("digits", runs()), tmp_path / "e", jobs=1)
-    assert [p.name for p in (tmp_path / "e").iterdir()] == ["experiment.json"]
+        run_experiment(WiringsExperiment("digits", runs()), tmp_path / "e", jobs=1)
+    assert sorted(p.name for p in (tmp_path / "e").iterdir()) == [".lock", "experiment.json"]
 
 
-def test_a_run_another_process_finished_meanwhile_is_kept(tmp_path, monkeypatch):
-    experiment = Experiment("digits", runs(("ln",)))
-    folder = tmp_path / "e"
+def test_a_folder_in_use_is_refused(tmp_path, monkeypatch):
+    experiment = WiringsExperiment("digits", runs(("ln",)))
     original = room.run_wiring
 
-    def slow(run, data, temporary, **options):
-        monkeypatch.setattr(room, "run_wiring", original)
-        assert run_experiment(experiment, folder, jobs=1)
-        return original(run, data, temporary, **options)
+    def second(run, data, folder, **options):
+        with pytest.raises(ValueError, match="in use by another process"):
+            run_experiment(experiment, tmp_path / "e", jobs=1)
+        return original(run, data, folder, **options)
 
-    monkeypatch.setattr(room, "run_wiring", slow)
-    assert run_experiment(experiment, folder, jobs=1)
-    assert len(finished_runs(experiment, folder)) == 1
-    assert not list(folder.glob(".*"))
+    monkeypatch.setattr(room, "run_wiring", second)
+    assert run_experiment(experiment, tmp_path / "e", jobs=1)
+    assert len(finished_runs(experiment, tmp_path / "e")) == 1
+
+
+def test_what_a_killed_run_left_behind_is_cleared_away(tmp_path):
+    experiment = WiringsExperiment("digits", runs())
+    left = tmp_path / "e" / f".{experiment.runs[0].folder_name}.part" / "training"
+    left.mkdir(parents=True)
+    (left / "part-000000.parquet").write_bytes(b"half")
+    assert run_experiment(experiment, tmp_path / "e", jobs=1)
+    assert {p.name for p in (tmp_path / "e").glob(".*")} == {".lock"}
 
 
 def test_threads_are_put_back(tmp_path):
     torch.set_num_threads(2)
     try:
-        run_experiment(Experiment("digits", runs(("ln",))), tmp_path / "e", jobs=1)
+        run_experiment(WiringsExperiment("digits", runs(("ln",))), tmp_path / "e", jobs=1)
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(1)
