@@ -16,7 +16,7 @@ from kilolayer.cli import main as room
     ],
 )
 def test_a_users_mistake_is_one_line(monkeypatch, capsys, error, status):
-    def fail(arguments):
+    def fail(arguments, **options):
         raise error
 
     monkeypatch.setattr(room, "app", fail)
@@ -27,7 +27,7 @@ def test_a_users_mistake_is_one_line(monkeypatch, capsys, error, status):
 
 
 def test_our_own_bugs_keep_their_traceback(monkeypatch):
-    def fail(arguments):
+    def fail(arguments, **options):
         raise RuntimeError("a bug")
 
     monkeypatch.setattr(room, "app", fail)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import typer
 
 from kilolayer.cli.coefficients import coefficients
 from kilolayer.cli.init_plan import init_plan
 from kilolayer.cli.lab_wirings import wirings
+from kilolayer.cli.mistakes import Command, describe_usage_error
 from kilolayer.cli.predict import predict
 
 app = typer.Typer(
@@ -22,10 +24,16 @@ app = typer.Typer(
 )
 lab = typer.Typer(help="Experiments: claims about depth as commands anyone can rerun.", no_args_is_help=True)
 app.add_typer(lab, name="lab")
-app.command()(coefficients)
-app.command()(init_plan)
-app.command()(predict)
-lab.command()(wirings)
+app.command(cls=Command)(coefficients)
+app.command(cls=Command)(init_plan)
+app.command(cls=Command)(predict)
+lab.command(cls=Command)(wirings)
+
+# The parser's own exceptions: Typer's copy of Click's in new versions, Click's in old ones.
+USAGE_ERRORS = tuple(
+    kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException" and issubclass(kind, Exception)
+)
+NO_MEMORY = "not enough memory for a network of this size; lower --width or the depth"
 
 
 @app.callback(invoke_without_command=True)
@@ -40,19 +48,41 @@ def version(show: bool = typer.Option(False, "--version", help="Print the versio
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line. A user's mistake ends in one line on standard error and exit status 2."""
+    arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        app(arguments)
+        sys.exit(app(arguments, prog_name="kilolayer", standalone_mode=False) or 0)
+    except USAGE_ERRORS as error:
+        _refuse(_describe(error, arguments))
+    except (typer.Abort, KeyboardInterrupt):
+        sys.exit(130)
     except BrokenPipeError:  # the reader, such as head, has seen enough
         sys.stdout = None
         sys.exit(1)
-    except (ValueError, OSError, MemoryError) as error:
-        print(f"kilolayer: {error}", file=sys.stderr)
-        sys.exit(2)
+    except MemoryError:
+        _refuse(NO_MEMORY)
+    except OSError as error:
+        _refuse(_describe_os_error(error))
+    except (ValueError, ImportError) as error:  # an ImportError names a missing extra
+        _refuse(str(error))
     except RuntimeError as error:
         if not any(sign in str(error) for sign in ("allocate memory", "Storage size")):
             raise
-        print("kilolayer: not enough memory for a network of this size; lower --width or the depth", file=sys.stderr)
+        _refuse(NO_MEMORY)
+
+
+def _refuse(message: str) -> None:
+    print(f"kilolayer: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(2)
+
+
+def _describe(error: Any, arguments: list[str]) -> str:
+    if type(error).__name__ == "NoArgsIsHelpError":  # no command at all: its message is the help
+        print(error.format_message(), file=sys.stderr)
         sys.exit(2)
-    except ImportError as error:  # a missing extra, named in the message
-        print(f"kilolayer: {error}", file=sys.stderr)
-        sys.exit(2)
+    return describe_usage_error(error, arguments)
+
+
+def _describe_os_error(error: OSError) -> str:
+    if error.filename is None or error.strerror is None:
+        return str(error)
+    return f"{error.filename}: {error.strerror}"

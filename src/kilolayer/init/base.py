@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from kilolayer.init.plan import InitRow
+from kilolayer.schemes.suggest import unknown_name
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,10 @@ BASE_RULES: tuple[BaseRule, ...] = (
 """Glorot and Bengio 2010, eq. 16; He et al. 2015, eq. 10; LeCun et al. 1998, eq. 16; GPT-2; Saxe et al. 2014."""
 
 
+BASE_ALIASES = {"glorot": "xavier", "he": "kaiming", "gpt2": "fixed-0.02", "normal": "fixed-0.02", "qr": "orthogonal"}
+"""Other words for the base rules; they are suggested, not accepted."""
+
+
 def get_base_rule(name: str) -> BaseRule:
     """The base rule of this name.
 
@@ -64,7 +68,4 @@ def get_base_rule(name: str) -> BaseRule:
     for rule in BASE_RULES:
         if rule.name == name:
             return rule
-    names = [rule.name for rule in BASE_RULES]
-    nearest = difflib.get_close_matches(name, names, n=1)
-    hint = f"did you mean {nearest[0]!r}?" if nearest else f"known: {', '.join(names)}"
-    raise ValueError(f"unknown base rule {name!r}; {hint}")
+    raise unknown_name("base rule", name, [rule.name for rule in BASE_RULES], BASE_ALIASES)

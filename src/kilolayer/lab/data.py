@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import zipfile
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from kilolayer.lab.prepare import (
     count_classes,
     standardize,
 )
+from kilolayer.schemes.suggest import nearest_name
 
 DATA_NAMES = ("digits", *SOURCES)
 """The data sets known by name."""
@@ -28,6 +28,8 @@ TEST_SHARE = 0.2
 SPLIT_SEED = 0
 NUM_CLASSES = 10
 """Of each data set known by name."""
+ALIASES = {"fmnist": "fashion-mnist", "fashion": "fashion-mnist", "sklearn-digits": "digits"}
+"""Other words for the names; they are suggested, not accepted."""
 ARRAYS = ("x", "y", "x_test", "y_test")
 """What is read of an ``.npz`` file."""
 
@@ -90,8 +92,8 @@ def _not_found(name: str) -> Exception:
     known = f"{', '.join(DATA_NAMES)}, a folder of IDX files, or an .npz file"
     if os.sep in name or Path(name).suffix:
         return FileNotFoundError(f"there is no file or folder {name!r}; data can be {known}")
-    nearest = difflib.get_close_matches(name.lower(), DATA_NAMES, n=1)
-    hint = f"did you mean {nearest[0]!r}?" if nearest else f"data can be {known}"
+    nearest = nearest_name(name, DATA_NAMES, ALIASES)
+    hint = f"did you mean {nearest!r}?" if nearest else f"data can be {known}"
     return ValueError(f"unknown data {name!r}; {hint}")
 
 

@@ -22,6 +22,7 @@ from kilolayer.lab.data import Dataset
 from kilolayer.monitor import Monitor
 from kilolayer.nn import NORMS, DeepMLP, build_deep_mlp
 from kilolayer.recording import Recording
+from kilolayer.schemes.suggest import unknown_name
 from kilolayer.train import run_steps
 
 PROBE_SIZE = 256
@@ -93,7 +94,8 @@ def get_wiring(name: str) -> Wiring:
     for wiring in WIRINGS:
         if wiring.name == name:
             return wiring
-    raise ValueError(f"unknown wiring {name!r}; known: {', '.join(w.name for w in WIRINGS)}")
+    # Other labs call the same wirings by the names of their schemes.
+    raise unknown_name("wiring", name, [w.name for w in WIRINGS], {w.scheme: w.name for w in reversed(WIRINGS)})
 
 
 def build_model(run: WiringRun, data: Dataset, dtype: torch.dtype = torch.float32) -> DeepMLP:

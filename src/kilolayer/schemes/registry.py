@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Sequence
-
 from kilolayer.schemes.admin import ADMIN
 from kilolayer.schemes.basic import NORM_ONLY, PLAIN, POST_LN, PRE_LN, PRE_LN_SCALED, RESIDUAL, RESIDUAL_SCALED
 from kilolayer.schemes.deepnorm import DEEPNORM, DEEPNORM_RULES
@@ -12,6 +9,7 @@ from kilolayer.schemes.fixup import FIXUP, T_FIXUP
 from kilolayer.schemes.gates import LAYERSCALE, REZERO, SKIPINIT
 from kilolayer.schemes.placement import B2T, END_LN, KEEL, LAYERNORM_SCALING, MIX_LN, SANDWICH_LN, SUB_LN
 from kilolayer.schemes.scheme import Scheme
+from kilolayer.schemes.suggest import unknown_name
 
 SCHEMES: tuple[Scheme, ...] = (
     PLAIN,
@@ -41,6 +39,33 @@ SCHEMES: tuple[Scheme, ...] = (
 RULE_NAMES: tuple[str, ...] = tuple(scheme.rule for scheme in DEEPNORM_RULES if scheme.rule is not None)
 """The rules of ``deepnorm``, the default first."""
 
+ALIASES: dict[str, str] = {
+    "vanilla": "post-ln",
+    "original": "post-ln",
+    "bert": "post-ln",
+    "vaswani": "post-ln",
+    "norm-first": "pre-ln",
+    "llama": "pre-ln",
+    "gpt2": "pre-ln-scaled",
+    "gpt3": "pre-ln-scaled",
+    "megatron": "pre-ln-scaled",
+    "deepnet": "deepnorm",
+    "sandwich": "sandwich-ln",
+    "cogview": "sandwich-ln",
+    "gemma2": "sandwich-ln",
+    "peri-ln": "sandwich-ln",
+    "olmo2": "end-ln",
+    "swin-v2": "end-ln",
+    "res-post-norm": "end-ln",
+    "magneto": "sub-ln",
+    "cait": "layerscale",
+    "lns": "layernorm-scaling",
+    "bottom-to-top": "b2t",
+}
+"""Models and other words that people call schemes by; they are suggested, not accepted."""
+
+RULE_ALIASES: dict[str, str] = {"deepnorm": "deepnet", "paper": "deepnet", "glm": "glm130b", "3l": "three-l"}
+
 
 def get_scheme(name: str, rule: str | None = None) -> Scheme:
     """The scheme of this name, and of this rule where it has several.
@@ -54,7 +79,7 @@ def get_scheme(name: str, rule: str | None = None) -> Scheme:
     """
     scheme = next((one for one in SCHEMES if one.name == name), None)
     if scheme is None:
-        raise _unknown("scheme", name, [one.name for one in SCHEMES])
+        raise unknown_name("scheme", name, [one.name for one in SCHEMES], ALIASES)
     if rule is None or rule == scheme.rule:
         return scheme
     if scheme.rule is None:
@@ -62,10 +87,4 @@ def get_scheme(name: str, rule: str | None = None) -> Scheme:
     for one in DEEPNORM_RULES:
         if one.rule == rule:
             return one
-    raise _unknown("rule", rule, RULE_NAMES)
-
-
-def _unknown(kind: str, name: str, known: Sequence[str]) -> ValueError:
-    nearest = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {nearest[0]!r}?" if nearest else f"known: {', '.join(known)}"
-    return ValueError(f"unknown {kind} {name!r}; {hint}")
+    raise unknown_name("rule", rule, RULE_NAMES, RULE_ALIASES)
