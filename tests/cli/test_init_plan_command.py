@@ -77,7 +77,11 @@ def test_every_kind_of_model_under_other_schemes(run, scheme):
         (("--encoder-layers", 2, "--scheme", "deepnom"), "did you mean 'deepnorm'"),
         (("--encoder-layers", 2, "--rule", "deepne"), "did you mean 'deepnet'"),
         (("--encoder-layers", 2, "--base", "xaver"), "did you mean 'xavier'"),
-        (("--encoder-layers", 2, "--width", 0), "width must be >= 1, got 0"),
+        (("--encoder-layers", 2, "--width", 0), "width must be >= 1 and at most 1,000,000, got 0"),
+        (("--encoder-layers", 2, "--width", 7), "width must be even, got 7"),
+        (("--decoder-layers", 2, "--width", 7), "width must be even, got 7"),
+        (("--encoder-layers", 2, "--width", 10**8), "width must be >= 1 and at most 1,000,000"),
+        (("--encoder-layers", 60_000, "--decoder-layers", 60_000), "at most 100,000 layers, got 120,000"),
         (("--encoder-layers", 2, "--scheme", "admin"), "profiling pass"),
     ],
 )

@@ -115,7 +115,11 @@ def test_admin_is_predicted_with_the_profile_it_should_find(run):
         (("--blocks", 2, "--activation", "gleu"), "did you mean 'gelu'"),
         (("--blocks", 2, "--norm", "group"), "norm_kind 'group' is unknown"),
         (("--blocks", 2, "--init", "he"), "unknown init 'he'"),
-        (("--blocks", 2, "--batch-size", 1), "batch_size 1"),
+        (("--blocks", 2, "--batch-size", 1), "batch_size must be >= 2, got 1"),
+        (("--blocks", 100_001), "at most 100,000 branches are predicted, got 100,001"),
+        (("--layers", 60_000), "at most 100,000 branches are predicted, got 120,000"),
+        (("--blocks", 100_000, "--width", 100_000, "--measure"), "the network to measure needs about"),
+        (("--blocks", 2, "--norm", "batch", "--batch-size", 10**9), "a prediction with batch norm needs about"),
     ],
 )
 def test_mistakes(run, arguments, message):
@@ -134,3 +138,12 @@ def test_no_torch_without_measure():
     finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert finished.returncode == 0, finished.stderr
     assert json.loads(finished.stdout)["measured"] is None
+
+
+def test_without_batch_norm_any_batch_fits_and_a_deep_prediction_says_that_it_takes_a_while(run, monkeypatch):
+    monkeypatch.setattr("kilolayer.cli.predict.SLOW_BRANCHES", 2)
+    for norm in ("layer", "batch"):
+        scheme = "pre-ln" if norm == "layer" else "residual"
+        result = run("--blocks", 3, "--scheme", scheme, "--norm", norm, "--batch-size", 10**9, "--json")
+        assert json.loads(result.stdout)["network"]["branches"] == 3
+        assert result.stderr == "predicting 3 branches, which takes a while\n"

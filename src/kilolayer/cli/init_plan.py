@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json as json_format
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kilolayer.schemes.depth import Depth
 from kilolayer.schemes.registry import get_scheme
 
 if TYPE_CHECKING:
-    from torch import nn
+    from kilolayer.cli.init_plan_layers import DeepPlan
 
-    from kilolayer.init import InitPlan, InitRow
-    from kilolayer.schemes.scheme import Scheme
-
-VOCABULARY = 32_000
-"""No row of the plan depends on it: the head is tied to the embedding, whose std is 1/sqrt(width)."""
+MOST_LAYERS = 100_000
+MOST_WIDTH = 1_000_000
+"""Beyond these a plan is no longer something to read."""
 
 
 def init_plan(
@@ -34,83 +32,29 @@ def init_plan(
 
     Layers whose rows agree are printed once; --json lists every parameter.
     """
-    from kilolayer.init import plan_init
-
     chosen = get_scheme(scheme, rule=rule)
-    model = build_on_meta(encoder_layers, decoder_layers, scheme=chosen, width=width)
-    plan = plan_init(model, chosen, base=base)
-    typer.echo(json_format.dumps(to_json(plan)) if json else render_folded(plan))
+    depth = Depth(encoder_layers=encoder_layers, decoder_layers=decoder_layers)
+    check_sizes(depth, width)
+    from kilolayer.cli.init_plan_layers import plan_deep
+
+    plan = plan_deep(chosen, depth, width=width, base=base)
+    typer.echo(json_format.dumps(to_json(plan)) if json else plan.folded().render())
 
 
-def build_on_meta(encoder_layers: int, decoder_layers: int, *, scheme: Scheme, width: int) -> nn.Module:
-    """The smallest model that has these stacks, without memory for its parameters.
+def check_sizes(depth: Depth, width: int) -> None:
+    """Refuse what no Transformer has.
 
     Raises:
-        ValueError: no layer at all, a negative number, a width below 1.
+        ValueError: an odd width, or one below 1, or more layers or units than a plan is made for.
     """
-    import torch
-
-    from kilolayer import nn as kilolayer_nn
-    from kilolayer.schemes import Depth
-
-    Depth(encoder_layers=encoder_layers, decoder_layers=decoder_layers)
-    with torch.device("meta"):
-        if not decoder_layers:
-            layer = kilolayer_nn.TransformerEncoderLayer(width, 1, 4 * width, scheme=scheme)
-            return kilolayer_nn.TransformerEncoder(layer, encoder_layers)
-        # Rotary positions and one head: the plan has no rows for positions, and any even width has both.
-        config = kilolayer_nn.TransformerConfig(
-            vocab_size=VOCABULARY,
-            width=width,
-            num_heads=1,
-            encoder_layers=encoder_layers,
-            decoder_layers=decoder_layers,
-            scheme=scheme,
-            positions="rotary",
-            tied_head=scheme.head_gain != 0,
-        )
-        return kilolayer_nn.Seq2Seq(config) if encoder_layers else kilolayer_nn.CausalLM(config)
+    if not 1 <= width <= MOST_WIDTH:
+        raise ValueError(f"width must be >= 1 and at most {MOST_WIDTH:,}, got {width}")
+    if width % 2:
+        raise ValueError(f"width must be even, got {width}: positions come in pairs, and heads share the width out")
+    if (total := depth.encoder_layers + depth.decoder_layers) > MOST_LAYERS:
+        raise ValueError(f"a plan has at most {MOST_LAYERS:,} layers, got {total:,}; lower the number of layers")
 
 
-def to_json(plan: InitPlan) -> dict[str, Any]:
+def to_json(plan: DeepPlan) -> dict[str, Any]:
     """``{"format": 1, "rows": [{"parameter", "part", "fill", "std", "value", "reason"}]}``."""
-    return {"format": 1, "rows": [dataclasses.asdict(row) for row in plan.rows]}
-
-
-def render_folded(plan: InitPlan) -> str:
-    """The plan as text; neighbouring layers whose rows agree share one block, as ``layers.0..11``."""
-    from kilolayer.init import InitPlan
-
-    folded: list[InitRow] = []
-    layers: dict[str, list[tuple[int, list[InitRow]]]] = {}
-    for row in plan.rows:
-        stack, found, rest = row.parameter.partition("layers.")
-        if not found:
-            folded += _fold_stacks(layers)
-            folded.append(row)
-            continue
-        index, _, name = rest.partition(".")
-        rows = layers.setdefault(stack, [])
-        if not rows or rows[-1][0] != int(index):
-            rows.append((int(index), []))
-        rows[-1][1].append(dataclasses.replace(row, parameter=name))
-    folded += _fold_stacks(layers)
-    return InitPlan(tuple(folded)).render()
-
-
-def _fold_stacks(layers: dict[str, list[tuple[int, list[InitRow]]]]) -> list[InitRow]:
-    """The rows of all stacks gathered so far, which it empties."""
-    folded: list[InitRow] = []
-    for stack, entries in layers.items():
-        first = 0
-        for position in range(1, len(entries) + 1):
-            if position < len(entries) and entries[position][1] == entries[first][1]:
-                continue
-            low, high = entries[first][0], entries[position - 1][0]
-            span = str(low) if low == high else f"{low}..{high}"
-            folded += [
-                dataclasses.replace(row, parameter=f"{stack}layers.{span}.{row.parameter}") for row in entries[first][1]
-            ]
-            first = position
-    layers.clear()
-    return folded
+    return {"format": 1, "rows": [vars(row) | {"parameter": name} for name, row in plan.rows()]}

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 SHOWN_BRANCHES = 8
 """Rows of the table below the first: few enough for a screen. --json has every branch."""
 LARGEST_FLOAT16 = 65504.0
+MOST_BRANCHES = 100_000
+"""Half a minute of computing; deeper, nothing new happens."""
+SLOW_BRANCHES = 10_000
 
 
 def predict(
@@ -54,6 +57,7 @@ def predict(
         norm=norm,
         init=init,
     )
+    check_sizes(network, batch_size=batch_size, measure=measure)
     prediction = predict_scheme(network, batch_size=batch_size)
     measured = _measure(network, batch_size=batch_size, seed=seed) if measure else None
     if json:
@@ -65,6 +69,40 @@ def predict(
     console.print(build_table(prediction, measured))
     for line in summarize(prediction, measured):
         console.print(line, soft_wrap=True)
+
+
+def check_sizes(network: NetworkSpec, *, batch_size: int, measure: bool) -> None:
+    """Refuse what would take too long or not fit into memory; say so when it will take seconds.
+
+    Raises:
+        ValueError: too many branches, or more memory than there is.
+    """
+    from kilolayer.cli.limits import check_memory
+
+    total, width = network.depth.total_branches, network.width
+    if batch_size < 2:
+        raise ValueError(f"batch_size must be >= 2, got {batch_size}")
+    if total > MOST_BRANCHES:
+        raise ValueError(f"at most {MOST_BRANCHES:,} branches are predicted, got {total:,}; lower the depth")
+    work = float(total)
+    if _mixes_samples(network):
+        # Five single-precision matrices per branch over all pairs of samples.
+        pairs = batch_size * (batch_size + 1) / 2
+        remedy = "lower --batch-size or the depth"
+        check_memory(20 * pairs * total, what="a prediction with batch norm", remedy=remedy)
+        work *= 1 + pairs / 1000
+    if measure:
+        # Float64: two matrices per branch, and some six activations that wait for the backward pass.
+        needed = 8.0 * total * (2 * width**2 + 6 * batch_size * width)
+        check_memory(needed, what="the network to measure", remedy="lower --width, --batch-size or the depth")
+    if work > SLOW_BRANCHES:
+        typer.echo(f"predicting {total:,} branches, which takes a while", err=True)
+
+
+def _mixes_samples(network: NetworkSpec) -> bool:
+    """Whether there is a batch norm, so that every pair of samples has to be followed."""
+    scheme = network.resolved_scheme
+    return network.norm == "batch" and (scheme.needs_profile or scheme.at(network.depth, 0).norm_placement != "none")
 
 
 def _measure(network: NetworkSpec, *, batch_size: int, seed: int) -> Measured:

@@ -95,6 +95,8 @@ def apply_init(model: nn.Module, plan: InitPlan, *, generator: torch.Generator |
 
 
 def _fill(tensor: torch.Tensor, row: InitRow, generator: torch.Generator | None) -> None:
+    if tensor.is_meta:  # no values to fill, and drawing none takes torch milliseconds
+        return
     if row.fill == "normal":
         tensor.normal_(0.0, row.std, generator=generator)
     elif row.fill == "orthogonal":
