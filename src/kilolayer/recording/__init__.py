@@ -5,7 +5,8 @@ Parquet parts, a site table (``sites.json``) and a table of facts (``facts.json`
 one; whatever judges or draws reads one; neither knows the other.
 """
 
-from kilolayer.recording.recording import FORMAT, ROLES, Recording
+from kilolayer.recording.recording import Recording
+from kilolayer.recording.schema import FORMAT, ROLES
 from kilolayer.recording.site import Site
 from kilolayer.recording.writer import RecordingWriter
 

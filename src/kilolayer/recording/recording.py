@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -10,17 +9,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from kilolayer.recording.reading import read_folder
+from kilolayer.recording.schema import LABEL, SCHEMA
 from kilolayer.recording.site import Site
-
-FORMAT = 1
-"""Version of the files a recording is saved as; a newer one is refused, an older one read."""
-
-ROLES = ("activation", "activation_grad", "param", "param_grad", "update", "run")
-
-LABEL = pa.dictionary(pa.int32(), pa.string())
-SCHEMA = pa.schema([("step", pa.int32()), ("site", LABEL), ("role", LABEL), ("stat", LABEL), ("value", pa.float32())])
 
 
 class Recording:
@@ -30,6 +22,9 @@ class Recording:
         rows: table with the columns ``step, site, role, stat, value``.
         sites: the site table.
         facts: what is known of the set-up: versions, optimizer, batch, loss; plain JSON values.
+
+    Raises:
+        ValueError: rows with other columns.
 
     Example:
         >>> import pyarrow as pa
@@ -41,6 +36,9 @@ class Recording:
     """
 
     def __init__(self, rows: pa.Table, sites: Sequence[Site] = (), facts: dict[str, Any] | None = None):
+        if sorted(rows.column_names) != sorted(SCHEMA.names):
+            raise ValueError(f"rows have the columns {', '.join(SCHEMA.names)}; got {', '.join(rows.column_names)}")
+        rows = rows.select(SCHEMA.names)
         self.rows = rows.cast(SCHEMA) if rows.schema != SCHEMA else rows
         self.sites = tuple(sites)
         self.facts = dict(facts or {})
@@ -152,46 +150,26 @@ class Recording:
 
         Raises:
             FileNotFoundError: no recording is there.
-            ValueError: written by a newer kilolayer, or damaged.
+            ValueError: written by a newer kilolayer, damaged, or incomplete.
+
+        Example:
+            >>> import tempfile
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     len(Recording.load(RecordingWriter().close().save(folder)))
+            0
         """
-        folder = Path(folder)
-        meta = folder / "recording.json"
-        if not meta.is_file():
-            raise FileNotFoundError(f"no recording in {folder} (recording.json is missing)")
-        try:
-            header = json.loads(meta.read_text(encoding="utf-8"))
-            version = int(header["format"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{meta} is damaged: {error}") from error
-        if version > FORMAT:
-            raise ValueError(
-                f"{folder} has recording format {version}; this kilolayer reads up to {FORMAT}: upgrade kilolayer"
-            )
-        if "sites" not in header or "facts" not in header:
-            raise ValueError(f"{meta} is damaged: the site table or the facts are missing")
-        sites = [Site.from_dict(fields) for fields in header["sites"]]
-        parts = sorted(folder.glob("part-*.parquet"))
-        tables = []
-        for part in parts:
-            try:
-                tables.append(pq.read_table(part).cast(SCHEMA))
-            except (pa.ArrowInvalid, OSError) as error:
-                raise ValueError(f"{part} is damaged: {error}") from error
-        rows = pa.concat_tables(tables) if tables else SCHEMA.empty_table()
-        return cls(rows, sites, header["facts"])
+        return cls(*read_folder(Path(folder)))
 
     def save(self, folder: str | Path) -> Path:
         """Write the recording into ``folder`` (made if missing).
 
         Raises:
-            FileExistsError: the folder already holds a recording.
+            FileExistsError: the folder already holds a recording, or is a file.
         """
-        from kilolayer.recording.writer import write_header, write_part
+        from kilolayer.recording.writer import open_folder, write_header, write_part
 
         folder = Path(folder)
-        if (folder / "recording.json").exists():
-            raise FileExistsError(f"{folder} already holds a recording; choose another folder")
-        folder.mkdir(parents=True, exist_ok=True)
+        open_folder(folder)
         write_part(folder, 0, self.rows)
-        write_header(folder, self.sites, self.facts)
+        write_header(folder, self.sites, self.facts, num_parts=1)
         return folder

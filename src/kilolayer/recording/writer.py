@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kilolayer.recording.recording import FORMAT, LABEL, ROLES, SCHEMA, Recording
+from kilolayer.recording.recording import Recording
+from kilolayer.recording.schema import FORMAT, HEADER, LABEL, PART_PATTERN, ROLES, SCHEMA, part_name
 from kilolayer.recording.site import Site
 
 Key = tuple[str, str, str]
@@ -29,15 +30,28 @@ def replace_file(path: Path, data: bytes) -> None:
     os.replace(temporary, path)
 
 
-def write_header(folder: Path, sites: Sequence[Site], facts: dict[str, Any]) -> None:
-    """Write the site table and the facts."""
-    header = {"format": FORMAT, "facts": facts, "sites": [site.to_dict() for site in sites]}
-    replace_file(folder / "recording.json", json.dumps(header, indent=1).encode())
+def open_folder(folder: Path) -> None:
+    """Make a folder for a recording.
+
+    Raises:
+        FileExistsError: it already holds one or parts of one, or is a file.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise FileExistsError(f"{folder} is a file; a recording needs a folder")
+    if (folder / HEADER).exists() or any(folder.glob(PART_PATTERN)):
+        raise FileExistsError(f"{folder} already holds a recording; choose another folder")
+    folder.mkdir(parents=True, exist_ok=True)
+
+
+def write_header(folder: Path, sites: Sequence[Site], facts: dict[str, Any], *, num_parts: int) -> None:
+    """Write the site table, the facts, and how many parts there are."""
+    header = {"format": FORMAT, "parts": num_parts, "facts": facts, "sites": [site.to_dict() for site in sites]}
+    replace_file(folder / HEADER, json.dumps(header, indent=1).encode())
 
 
 def write_part(folder: Path, index: int, rows: pa.Table) -> None:
     """Write one Parquet part; it is renamed into place when complete."""
-    path = folder / f"part-{index:05d}.parquet"
+    path = folder / part_name(index)
     temporary = path.with_name(path.name + ".tmp")
     pq.write_table(
         rows,
@@ -57,10 +71,13 @@ class RecordingWriter:
         part_rows: rows per Parquet part.
 
     Raises:
-        FileExistsError: the folder already holds a recording.
+        FileExistsError: the folder already holds a recording, or is a file.
+        ValueError: ``part_rows`` below 1.
     """
 
     def __init__(self, folder: str | Path | None = None, *, part_rows: int = 500_000):
+        if part_rows < 1:
+            raise ValueError(f"part_rows must be >= 1, got {part_rows}")
         self.folder = Path(folder) if folder is not None else None
         self.part_rows = part_rows
         self.sites: list[Site] = []
@@ -71,9 +88,7 @@ class RecordingWriter:
         self._kept: list[pa.Table] = []
         self._num_parts = 0
         if self.folder is not None:
-            if (self.folder / "recording.json").exists():
-                raise FileExistsError(f"{self.folder} already holds a recording; choose another folder")
-            self.folder.mkdir(parents=True, exist_ok=True)
+            open_folder(self.folder)
 
     def code(self, site: str, role: str, stat: str) -> int:
         """The number that stands for (site, role, stat); callers on a hot path keep it."""
@@ -117,7 +132,7 @@ class RecordingWriter:
             self._kept.append(rows)
         else:
             write_part(self.folder, self._num_parts, rows)
-            write_header(self.folder, self.sites, self.facts)
+            write_header(self.folder, self.sites, self.facts, num_parts=self._num_parts + 1)
         self._num_parts += 1
         self._pending, self._num_pending = [], 0
 
@@ -125,7 +140,7 @@ class RecordingWriter:
         """Flush, write the header and return the recording."""
         self.flush()
         if self.folder is not None:
-            write_header(self.folder, self.sites, self.facts)
+            write_header(self.folder, self.sites, self.facts, num_parts=self._num_parts)
             return Recording.load(self.folder)
         rows = pa.concat_tables(self._kept) if self._kept else SCHEMA.empty_table()
         return Recording(rows, self.sites, self.facts)

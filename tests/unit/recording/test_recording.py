@@ -2,6 +2,7 @@ import json
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from kilolayer.recording import FORMAT, Recording, RecordingWriter, Site
@@ -107,13 +108,19 @@ def test_a_used_folder_is_refused_and_left_alone(tmp_path):
         ("{", "damaged"),
         ("[]", "damaged"),
         ("{}", "damaged"),
+        (json.dumps({"format": FORMAT, "facts": {}}), "site table or the facts are missing"),
+        (json.dumps({"format": FORMAT, "facts": 3, "sites": []}), "site table or the facts are missing"),
+        (json.dumps({"format": FORMAT, "facts": {}, "sites": [{"path": "a"}]}), "its site table is wrong"),
+        (json.dumps({"format": FORMAT, "facts": {}, "sites": ["a"]}), "its site table is wrong"),
     ],
 )
 def test_newer_or_damaged_headers_are_refused(tmp_path, header, message):
     folder = filled().close().save(tmp_path / "r")
     (folder / "recording.json").write_text(header)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=message) as refused:
         Recording.load(folder)
+    assert str(folder) in str(refused.value)
+    assert "\n" not in str(refused.value)
 
 
 def test_damaged_part_and_missing_folder(tmp_path):
@@ -134,3 +141,101 @@ def test_a_site_from_a_newer_minor_version_is_read():
 def test_rows_are_cast_to_the_schema():
     rows = pa.table({"step": [0], "site": ["a"], "role": ["run"], "stat": ["loss"], "value": [1.0]})
     assert Recording(rows).series("a", "run", "loss")[1].tolist() == [1.0]
+
+
+def test_a_recording_that_lacks_parts_is_refused_with_their_names(tmp_path):
+    filled(tmp_path / "r", part_rows=1).close()
+    (tmp_path / "r" / "part-00005.parquet").unlink()
+    with pytest.raises(ValueError, match=r"r is incomplete: part-00005\.parquet missing; copy the whole folder again"):
+        Recording.load(tmp_path / "r")
+    for part in (tmp_path / "r").glob("part-*"):
+        part.unlink()
+    with pytest.raises(ValueError, match=r"part-00000\.parquet, part-00001\.parquet, part-00002\.parquet missing"):
+        Recording.load(tmp_path / "r")
+
+
+def test_a_header_of_before_parts_were_counted_is_read_if_a_part_is_there_and_none_between_is_missing(tmp_path):
+    folder = filled(tmp_path / "r", part_rows=2).close() and tmp_path / "r"
+    header = json.loads((folder / "recording.json").read_text())
+    del header["parts"]
+    (folder / "recording.json").write_text(json.dumps(header))
+    assert len(Recording.load(folder)) == 6
+    (folder / "part-00001.parquet").unlink()
+    with pytest.raises(ValueError, match=r"part-00001\.parquet missing"):
+        Recording.load(folder)
+    for part in folder.glob("part-*"):
+        part.unlink()
+    with pytest.raises(ValueError, match=r"part-00000\.parquet missing"):
+        Recording.load(folder)
+
+
+def test_a_recording_without_rows_is_not_one_without_parts(tmp_path):
+    RecordingWriter(tmp_path / "r").close()
+    assert len(Recording.load(tmp_path / "r")) == 0
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"epoch": [1], "loss": [0.5]}, "it lacks the columns step, site, role, stat, value (it has epoch, loss)"),
+        ({"step": [0], "site": ["a"], "role": ["run"], "value": [0.5]}, "it lacks the columns stat"),
+        (
+            {"step": ["x"], "site": ["a"], "role": ["run"], "stat": ["loss"], "value": [0.5]},
+            "is no part of a recording (",
+        ),
+        (
+            {"step": [0, None], "site": ["a", "a"], "role": ["run"] * 2, "stat": ["loss"] * 2, "value": [0.5, 1.0]},
+            "is damaged: step has rows without a value",
+        ),
+    ],
+)
+def test_a_part_with_foreign_columns_is_refused_with_its_path(tmp_path, columns, message):
+    folder = filled().close().save(tmp_path / "r")
+    pq.write_table(pa.table(columns), folder / "part-00000.parquet")
+    with pytest.raises(ValueError) as refused:
+        Recording.load(folder)
+    assert str(folder / "part-00000.parquet") in str(refused.value)
+    assert message in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_columns_in_another_order_and_further_ones_are_read(tmp_path):
+    folder = filled().close().save(tmp_path / "r")
+    rows = Recording.load(folder).rows
+    extended = rows.select(rows.column_names[::-1]).append_column("note", pa.array(["x"] * len(rows)))
+    pq.write_table(extended, folder / "part-00000.parquet")
+    assert Recording.load(folder).rows.equals(rows)
+
+
+def test_folders_named_like_partitions_change_nothing(tmp_path):
+    folder = filled().close().save(tmp_path / "lr=0.1" / "site=3")
+    assert Recording.load(folder).rows.column_names == ["step", "site", "role", "stat", "value"]
+
+
+def test_a_folder_above_recordings_names_them(tmp_path):
+    for name in ("training", "init"):
+        filled().close().save(tmp_path / "run" / name)
+    with pytest.raises(FileNotFoundError, match=r"no recording in .*run .*; load one of its folders: init, training"):
+        Recording.load(tmp_path / "run")
+
+
+def test_rows_with_other_columns_are_refused():
+    with pytest.raises(ValueError, match=r"rows have the columns step, site, role, stat, value; got step, loss"):
+        Recording(pa.table({"step": [0], "loss": [0.5]}))
+
+
+def test_a_file_or_a_folder_with_parts_alone_is_no_place_to_write(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "part-00000.parquet").write_bytes(b"")
+    for name, message in (("file", "is a file; a recording needs a folder"), ("parts", "already holds a recording")):
+        with pytest.raises(FileExistsError, match=message):
+            RecordingWriter(tmp_path / name)
+        with pytest.raises(FileExistsError, match=message):
+            filled().close().save(tmp_path / name)
+
+
+@pytest.mark.parametrize("part_rows", [0, -1])
+def test_parts_of_no_rows_are_refused(part_rows):
+    with pytest.raises(ValueError, match=rf"part_rows must be >= 1, got {part_rows}"):
+        RecordingWriter(part_rows=part_rows)
