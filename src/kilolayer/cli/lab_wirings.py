@@ -8,6 +8,11 @@ from pathlib import Path
 
 import typer
 
+from kilolayer.cli.limits import check_memory
+
+MOST_RUNS = 10_000
+MOST_JOBS = 256
+
 
 class Norm(str, Enum):
     """Choices of ``--norm``."""
@@ -53,9 +58,10 @@ def wirings(
     from kilolayer.lab.wirings import WIRINGS, WiringRun
     from kilolayer.lab.wirings_command import run_command
 
-    if seeds < 1:
-        raise ValueError(f"--seeds must be >= 1, got {seeds}")
     names = list(dict.fromkeys(wiring)) or [w.name for w in WIRINGS]
+    rates = list(dict.fromkeys(lr))
+    check_amounts(num_runs=len(names) * len(rates) * seeds, seeds=seeds, jobs=jobs)
+    check_size(blocks=blocks, width=width, batch_size=batch_size, jobs=jobs)
     runs = tuple(
         WiringRun(
             wiring=name,
@@ -70,9 +76,35 @@ def wirings(
             backend=backend.value,
         )
         for name in names
-        for rate in dict.fromkeys(lr)
+        for rate in rates
         for seed in range(seeds)
     )
     finished = run_command(data, runs, out, jobs=jobs, as_json=json)
     if not finished:
         raise typer.Exit(130)
+
+
+def check_amounts(*, num_runs: int, seeds: int, jobs: int) -> None:
+    """Refuse more runs or jobs than anyone means.
+
+    Raises:
+        ValueError: a number out of range.
+    """
+    if seeds < 1:
+        raise ValueError(f"--seeds must be >= 1, got {seeds}")
+    if num_runs > MOST_RUNS:
+        raise ValueError(f"these are {num_runs:,} runs, an experiment holds {MOST_RUNS:,}; lower --seeds")
+    if not 1 <= jobs <= MOST_JOBS:
+        raise ValueError(f"--jobs must be >= 1 and at most {MOST_JOBS}, got {jobs}")
+
+
+def check_size(*, blocks: int, width: int, batch_size: int, jobs: int) -> None:
+    """Refuse a network that does not fit into memory as often as it runs at a time.
+
+    Raises:
+        ValueError: more memory than there is.
+    """
+    # Float32: two matrices per block, each with its gradient, its copy before the step and the difference; and
+    # some eight activations per block that wait for the backward pass.
+    needed = 4.0 * max(blocks, 0) * (2 * width**2 * 4 + 8 * batch_size * max(width, 0)) * max(jobs, 1)
+    check_memory(needed, what="this experiment", remedy="lower --width, --blocks, --batch-size or --jobs")

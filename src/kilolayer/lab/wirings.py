@@ -54,10 +54,18 @@ WIRINGS: tuple[Wiring, ...] = (
     Wiring("deepnorm", "deepnorm"),
 )
 
+LEAST = {"seed": 0, "num_blocks": 1, "width": 1, "num_steps": 1, "batch_size": 2, "warmup_steps": 0}
+"""The smallest value of each count of a run."""
+
 
 @dataclass(frozen=True)
 class WiringRun:
-    """Everything that decides a run's numbers, besides the data."""
+    """Everything that decides a run's numbers, besides the data.
+
+    Raises:
+        TypeError: a count that is not an int, or a learning rate that is no number.
+        ValueError: a value out of range, an unknown name, or a warm-up longer than the run.
+    """
 
     wiring: str
     seed: int
@@ -72,12 +80,21 @@ class WiringRun:
 
     def __post_init__(self) -> None:
         get_wiring(self.wiring)
-        for name, low in (("num_blocks", 1), ("width", 1), ("num_steps", 1), ("batch_size", 2), ("warmup_steps", 0)):
+        for name, low in LEAST.items():
             value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise TypeError(f"{name} must be an int, got {value!r}")
             if value < low:
                 raise ValueError(f"{name} must be >= {low}, got {value}")
+        if isinstance(self.lr, bool) or not isinstance(self.lr, (int, float)):
+            raise TypeError(f"lr must be a number, got {self.lr!r}")
         if not 0 < self.lr < float("inf"):
             raise ValueError(f"lr must be a positive number, got {self.lr}")
+        if self.warmup_steps > self.num_steps:
+            raise ValueError(
+                f"warmup_steps={self.warmup_steps} is more than num_steps={self.num_steps}, so that the learning rate "
+                "would never be reached; lower the one or raise the other"
+            )
         if self.norm not in NORMS:
             raise ValueError(f"norm {self.norm!r} is unknown; use one of {', '.join(NORMS)}")
         if self.backend not in ("torch", "numpy"):
@@ -86,7 +103,9 @@ class WiringRun:
     @property
     def folder_name(self) -> str:
         """A folder name that tells runs of one experiment apart."""
-        return f"{self.wiring}-lr{self.lr:g}-seed{self.seed}"
+        lr = f"{self.lr:g}"
+        # Two rates that agree in six digits are two runs.
+        return f"{self.wiring}-lr{lr if float(lr) == self.lr else repr(self.lr)}-seed{self.seed}"
 
 
 def get_wiring(name: str) -> Wiring:
@@ -96,6 +115,19 @@ def get_wiring(name: str) -> Wiring:
             return wiring
     # Other labs call the same wirings by the names of their schemes.
     raise unknown_name("wiring", name, [w.name for w in WIRINGS], {w.scheme: w.name for w in reversed(WIRINGS)})
+
+
+def check_batch_size(run: WiringRun, data: Dataset) -> None:
+    """Refuse a batch larger than the data, which is a mistake in one of the two.
+
+    Raises:
+        ValueError: more samples per batch than there are to train on.
+    """
+    if run.batch_size > len(data.x_train):
+        raise ValueError(
+            f"batch_size={run.batch_size} is more than the {len(data.x_train):,} training samples of {data.name}; "
+            "lower it"
+        )
 
 
 def build_model(run: WiringRun, data: Dataset, dtype: torch.dtype = torch.float32) -> DeepMLP:

@@ -11,7 +11,7 @@ import numpy as np
 
 from kilolayer.lab.data import Dataset, load_data
 from kilolayer.lab.experiment import OnStep
-from kilolayer.lab.wirings import WiringRun, run_wiring
+from kilolayer.lab.wirings import WiringRun, check_batch_size, run_wiring
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,10 @@ class WiringsExperiment:
         }
 
     def load_data(self) -> Dataset:
-        """Samples and labels."""
-        return load_data(self.data)
+        """Samples and labels, enough for a batch."""
+        data = load_data(self.data)
+        check_batch_size(self.runs[0], data)
+        return data
 
     def data_check(self, data: Dataset) -> str:
         """Checksums of the samples and labels as they are used."""
