@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from kilolayer.monitor import Monitor
     from kilolayer.recording import Recording
     from kilolayer.schemes.coefficients import coefficients
+    from kilolayer.structure import Structure, read_structure
 
 __version__ = "0.1.0"
 
@@ -16,10 +17,12 @@ __version__ = "0.1.0"
 _HOME = {
     "Monitor": "kilolayer.monitor",
     "Recording": "kilolayer.recording",
+    "Structure": "kilolayer.structure",
     "coefficients": "kilolayer.schemes.coefficients",
+    "read_structure": "kilolayer.structure",
 }
 
-__all__ = ["Monitor", "Recording", "__version__", "coefficients"]
+__all__ = ["Monitor", "Recording", "Structure", "__version__", "coefficients", "read_structure"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,73 @@
+"""Which module is running: calls of modules as a stack, kept by hooks that see every module."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.utils.hooks import RemovableHandle
+
+from kilolayer.structure.record import Call, Record
+from kilolayer.structure.schemas import tensors_in
+
+
+class CallStack:
+    """Adds a :class:`Call` to the record for every run of a module that the model lists.
+
+    A module that the model does not list, such as one in a Python list, counts as part of its caller.
+    """
+
+    def __init__(self, model: nn.Module, record: Record, *, find: Callable[[Tensor], int]):
+        self._record = record
+        self._find = find
+        self._modules = dict(model.named_modules())
+        self._paths = {id(module): path for path, module in self._modules.items()}
+        self._runs: dict[str, int] = {}
+        self._open: list[int] = []
+        self._handles: list[RemovableHandle] = []
+        # What runs outside any module, as hooks on the model do, is the model's.
+        record.calls.append(Call("", -1, None, 0))
+
+    @property
+    def current(self) -> int:
+        """The call that is running."""
+        return self._open[-1] if self._open else 0
+
+    def watch(self) -> None:
+        """Start to follow the modules."""
+        self._handles = [
+            register_module_forward_pre_hook(self._enter),
+            register_module_forward_hook(self._leave, always_call=True),
+        ]
+
+    def unwatch(self) -> None:
+        """Take the hooks away."""
+        for handle in self._handles:
+            handle.remove()
+
+    def _enter(self, module: nn.Module, args: Any) -> None:
+        path = self._paths.get(id(module))
+        if path is None:
+            return
+        number = self._runs.get(path, 0)
+        self._runs[path] = number + 1
+        call = Call(path, number, self._open[-1] if self._open else None, len(self._record.operations))
+        call.input = self._first_value(args)
+        self._open.append(len(self._record.calls))
+        self._record.calls.append(call)
+
+    def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
+        path = self._paths.get(id(module))
+        while path is not None and self._open:
+            call = self._record.calls[self._open.pop()]
+            call.last_operation = len(self._record.operations) - 1
+            # Calls above it were left by an exception that the model caught.
+            if call.path == path:
+                call.output = self._first_value(output)
+                return
+
+    def _first_value(self, tree: Any) -> int | None:
+        tensors = tensors_in(tree)
+        return self._find(tensors[0]) if tensors else None
