@@ -1,0 +1,94 @@
+"""The evidence behind docs/update.md: every experiment it reports, run or continued, one folder each.
+
+    OMP_NUM_THREADS=1 python benchmarks/update_evidence.py run   --out runs/update-evidence --jobs 1
+    OMP_NUM_THREADS=1 python benchmarks/update_evidence.py write --out runs/update-evidence
+
+``run`` can be stopped and started again; ``write`` makes docs/update.md and its picture from what there is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from kilolayer.lab.experiment import finished_runs, run_experiment
+from kilolayer.lab.update_experiment import UpdateExperiment
+from kilolayer.lab.update_run import UpdateRun
+
+SCHEMES = ("post-ln", "post-ln:beta-only", "deepnorm", "pre-ln")
+POWERS = ("0", "0.125", "0.25", "0.375", "0.5")
+SMALL_LRS = {"sgd": 1e-3, "adamw": 1e-5}
+"""Steps small enough for updates to be proportional to them."""
+USUAL_LRS = {"sgd": 1e-2, "adamw": 1e-3}
+
+
+def experiments() -> Iterator[tuple[str, UpdateExperiment]]:
+    """Every experiment by folder name, the shortest evidence first."""
+    yield (
+        "law",
+        UpdateExperiment(
+            tuple(
+                UpdateRun(scheme=scheme, num_branches=depth, optimizer=name, lr=SMALL_LRS[name], seed=seed, num_steps=2)
+                for depth, seeds in ((10, 3), (32, 3), (100, 3), (316, 3), (1000, 1))
+                for scheme, name, seed in itertools.product(SCHEMES, SMALL_LRS, range(seeds))
+            )
+        ),
+    )
+    yield (
+        "exponent",
+        UpdateExperiment(
+            tuple(
+                UpdateRun(
+                    scheme=f"deepnorm:power-{power}", num_branches=depth, lr=SMALL_LRS["sgd"], seed=seed, num_steps=1
+                )
+                for depth, power, seed in itertools.product((10, 32, 100, 316), POWERS, range(2))
+            )
+        ),
+    )
+    yield (
+        "steps",
+        UpdateExperiment(
+            tuple(
+                UpdateRun(
+                    scheme=scheme, num_branches=depth, network=network, optimizer=name, lr=USUAL_LRS[name], seed=seed
+                )
+                for depth in (10, 32, 100)
+                for network in ("decoder", "encoder", "mlp")
+                for scheme, name, seed in itertools.product(SCHEMES, USUAL_LRS, range(2))
+            )
+        ),
+    )
+
+
+def run(out: Path, jobs: int) -> bool:
+    """Carry out what is missing."""
+    for name, experiment in experiments():
+        started, before = time.perf_counter(), len(finished_runs(experiment, out / name))
+        if not run_experiment(experiment, out / name, jobs=jobs):
+            return False
+        new = len(experiment.runs) - before
+        print(f"{name}: {len(experiment.runs)} runs, {new} new, {time.perf_counter() - started:.0f} s", flush=True)
+    return True
+
+
+def main() -> int:
+    """Run or write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("action", choices=("run", "write"))
+    parser.add_argument("--out", type=Path, default=Path("runs/update-evidence"))
+    parser.add_argument("--jobs", type=int, default=1)
+    arguments = parser.parse_args()
+    if arguments.action == "run":
+        return 0 if run(arguments.out, arguments.jobs) else 130
+    from update_page import write_page
+
+    write_page(dict(experiments()), arguments.out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
