@@ -79,4 +79,4 @@ def build_optimizer(name: str, model: nn.Module, lr: float) -> Optimizers:
 
 
 def _adamw(parameters: Iterable[nn.Parameter], lr: float) -> torch.optim.AdamW:
-    return torch.optim.AdamW(parameters, lr=lr, betas=BETAS, eps=EPS, weight_decay=0.0, foreach=True)
+    return torch.optim.AdamW(parameters, lr=lr, betas=BETAS, eps=EPS, weight_decay=0.0, fused=True)

@@ -12,6 +12,7 @@ from kilolayer.nn.activations import resolve_activation
 from kilolayer.nn.attention import Attention
 from kilolayer.nn.blocks import build_linear
 from kilolayer.nn.context import NO_CONTEXT, LayerContext
+from kilolayer.nn.fused_layer import has_plain_branches
 from kilolayer.nn.layer_place import LayerPlace
 from kilolayer.nn.lean_layer import can_run_lean, run_lean
 from kilolayer.nn.options import LayerOptions
@@ -46,6 +47,7 @@ class TransformerLayer(nn.Module):
         scales = place.scales(3 if attends_to_memory else 2)
         self.scales = scales
         self.attends_to_memory = attends_to_memory
+        self.has_plain_branches = has_plain_branches(options, scales)
         activation = resolve_activation(options.activation)[1]
         # One instance per layer, since an activation may hold parameters.
         self.activation = copy.deepcopy(activation) if isinstance(activation, nn.Module) else activation

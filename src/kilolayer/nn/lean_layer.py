@@ -9,10 +9,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.nn.modules import module as torch_module
+from torch.utils._python_dispatch import _len_torch_dispatch_stack
 
 from kilolayer.nn.activations import activation_name
 from kilolayer.nn.attention import Attention
 from kilolayer.nn.context import LayerContext
+from kilolayer.nn.fused_layer import can_fuse, fuse_branch
 from kilolayer.nn.lean import LEAN_ACTIVATIONS, LEAN_NORMS, activation_linear, norm_linear
 
 if TYPE_CHECKING:
@@ -42,7 +44,7 @@ def can_run_lean(layer: TransformerLayer) -> bool:
         return False
     if forward_ad._current_level >= 0:
         return False
-    if torch_module._has_any_global_hook():
+    if torch_module._has_any_global_hook() or _len_torch_dispatch_stack():  # who looks on shall see the modules
         return False
     return all(_is_plain(name, module) for name, module in layer.named_children())
 
@@ -78,7 +80,11 @@ def run_lean(
     layer's: ``waiting`` comes in with x and goes out with the result.
     """
     layer_in = x
+    fuses = can_fuse(layer, x, context)
     for number in range(1, len(layer.scales) + 1):
+        if fuses:
+            x, waiting = fuse_branch(layer, number, x, context, waiting=waiting)
+            continue
         is_cross = layer.attends_to_memory and number == 2
         attention = layer.multihead_attn if is_cross else layer.self_attn if number == 1 else None
         if attention is not None:

@@ -1,0 +1,182 @@
+"""Branches as one step of autograd: hand-written backward passes, and who may take them."""
+
+import pytest
+import torch
+from torch import nn
+from torch.autograd import gradcheck
+
+from kilolayer import nn as kn
+from kilolayer.nn import fused_layer
+from kilolayer.nn.fused_branch import AttentionBranch, FeedForwardBranch, Frame, HeadLayout
+
+WIDTH, HIDDEN, HEADS = 4, 6, 2
+FRAMES = [
+    Frame("layer", 1e-5, True, 1.7, 1.0),  # post-norm, DeepNorm
+    Frame("layer", 1e-5, False, 1.0, 0.5),  # pre-norm with a branch factor
+    Frame("rms", 1e-6, True, 1.3, 1.0),
+    Frame("rms", 1e-6, False, 1.0, 1.0),
+    Frame(None, 0.0, False, 0.7, 1.0),
+]
+
+
+def leaf(*shape):
+    return torch.randn(*shape, dtype=torch.float64, requires_grad=True)
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    torch.manual_seed(0)
+
+
+def norm_inputs(frame, with_bias):
+    if frame.norm is None:
+        return None, None
+    return leaf(WIDTH), leaf(WIDTH) if with_bias and frame.norm == "layer" else None
+
+
+@pytest.mark.parametrize("frame", FRAMES, ids=str)
+@pytest.mark.parametrize("activation", ["relu", "gelu", "silu"])
+@pytest.mark.parametrize("with_bias", [True, False])
+def test_feed_forward(frame, activation, with_bias):
+    b1, b2 = (leaf(HIDDEN), leaf(WIDTH)) if with_bias else (None, None)
+    inputs = (leaf(2, 3, WIDTH), *norm_inputs(frame, with_bias), leaf(HIDDEN, WIDTH), b1, leaf(WIDTH, HIDDEN), b2)
+    assert gradcheck(FeedForwardBranch.apply, (*inputs, frame, activation))
+
+
+@pytest.mark.parametrize("frame", FRAMES, ids=str)
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("is_causal", [True, False])
+@pytest.mark.parametrize("with_bias", [True, False])
+def test_self_attention(frame, batch_first, is_causal, with_bias):
+    b_in, b_out = (leaf(3 * WIDTH), leaf(WIDTH)) if with_bias else (None, None)
+    weights = (leaf(3 * WIDTH, WIDTH), b_in, leaf(WIDTH, WIDTH), b_out)
+    layout = HeadLayout(HEADS, batch_first, is_causal)
+    inputs = (leaf(2, 3, WIDTH), None, *norm_inputs(frame, with_bias), *weights, None, frame, layout)
+    assert gradcheck(AttentionBranch.apply, inputs)
+
+
+@pytest.mark.parametrize("frame", FRAMES, ids=str)
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("memory_needs_grad", [True, False])
+def test_cross_attention_under_a_mask(frame, batch_first, memory_needs_grad):
+    layout = HeadLayout(HEADS, batch_first, False)
+    x, memory = (leaf(2, 3, WIDTH), leaf(2, 5, WIDTH)) if batch_first else (leaf(3, 2, WIDTH), leaf(5, 2, WIDTH))
+    memory.requires_grad_(memory_needs_grad)
+    mask = torch.zeros(2, 1, 1, 5, dtype=torch.float64)
+    mask[0, ..., -2:] = -torch.inf
+    weights = (leaf(3 * WIDTH, WIDTH), leaf(3 * WIDTH), leaf(WIDTH, WIDTH), leaf(WIDTH))
+    assert gradcheck(AttentionBranch.apply, (x, memory, *norm_inputs(frame, True), *weights, mask, frame, layout))
+
+
+def models(scheme, **options):
+    """A plain one and a lean one with the same values, none of them special."""
+    both = []
+    for recompute in (False, True):
+        config = kn.TransformerConfig(
+            vocab_size=11, width=8, num_heads=2, encoder_layers=3, decoder_layers=3, scheme=scheme,
+            recompute_activations=recompute, **options,
+        )  # fmt: skip
+        both.append(kn.Seq2Seq(config).double())
+    with torch.no_grad():
+        for parameter in both[0].parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    both[1].load_state_dict(both[0].state_dict())
+    return both
+
+
+@pytest.fixture
+def taken(monkeypatch):
+    """Counts the branches that ran as one step."""
+    count = []
+    original = fused_layer.fuse_branch
+
+    def counting(layer, number, *args, **kwargs):
+        count.append(number)
+        return original(layer, number, *args, **kwargs)
+
+    monkeypatch.setattr("kilolayer.nn.lean_layer.fuse_branch", counting)
+    return count
+
+
+@pytest.mark.parametrize("scheme", ["residual", "post-ln", "pre-ln", "deepnorm", "keel", "mix-ln"])
+@pytest.mark.parametrize("activation", ["relu", "gelu", "silu"])
+@pytest.mark.parametrize("norm", ["layer", "rms"])
+@pytest.mark.parametrize("padded", [True, False])
+def test_one_step_equals_many(scheme, activation, norm, padded, taken):
+    plain, lean = models(scheme, activation=activation, norm=norm)
+    source, target = torch.randint(11, (2, 6)), torch.randint(11, (2, 5))
+    padding = {}
+    if padded:
+        padding = {
+            "source_padding": torch.arange(6).expand(2, 6) >= torch.tensor([[6], [3]]),
+            "target_padding": torch.arange(5).expand(2, 5) >= torch.tensor([[4], [5]]),
+        }
+    outputs = [model(source, target, **padding) for model in (plain, lean)]
+    assert taken == [1, 2] * 3 + [1, 2, 3] * 3
+    torch.testing.assert_close(*outputs, rtol=1e-12, atol=1e-12)
+    for out in outputs:
+        out.square().mean().backward()
+    for (name, one), two in zip(plain.named_parameters(), lean.parameters(), strict=True):
+        scale = one.grad.abs().max().item()  # the gradient of a key's bias is 0 but for rounding
+        torch.testing.assert_close(
+            one.grad, two.grad, rtol=1e-10, atol=1e-12 * scale, msg=lambda text, name=name: name + text
+        )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"qk_norm": True},
+        {"num_kv_heads": 1},
+        {"positions": "rotary"},
+        {"dropout": 0.1},
+        {"activation": "swiglu"},
+        {"scheme": "sandwich-ln"},
+        {"scheme": "sub-ln"},
+        {"scheme": "rezero"},
+        {"scheme": "b2t"},
+    ],
+    ids=str,
+)
+def test_what_has_no_step_of_its_own_takes_many(options, taken):
+    model = models(**({"scheme": "deepnorm", "tied_head": False} | options))[1]
+    model(torch.randint(11, (2, 6)), torch.randint(11, (2, 5))).sum().backward()
+    assert taken == []
+
+
+def test_frozen_hooked_autocast_or_functional_layers_take_many(taken):
+    def run(model, **options):
+        model(torch.randint(11, (2, 6)), torch.randint(11, (2, 5)), **options).sum().backward()
+
+    frozen = models("deepnorm")[1]
+    for layer in (*frozen.encoder.layers, *frozen.decoder.layers):
+        layer.linear1.weight.requires_grad_(False)
+    run(frozen)
+    hooked = models("deepnorm")[1]
+    for module in hooked.modules():
+        if isinstance(module, nn.Linear):
+            module.register_forward_hook(lambda *args: None)
+    run(hooked)
+    with torch.autocast("cpu", torch.bfloat16):
+        run(models("deepnorm")[1].float())
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        run(models("deepnorm")[1])
+    assert taken == []
+
+
+def test_a_second_derivative_is_there_where_the_kernel_has_one(taken):
+    model = models("deepnorm", activation="gelu")[1]
+    source, target = torch.randint(11, (2, 6)), torch.randint(11, (2, 5))
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        loss = model(source, target).square().mean()
+        weight = model.encoder.layers[0].linear1.weight
+        (grad,) = torch.autograd.grad(loss, weight, create_graph=True)
+        (second,) = torch.autograd.grad(grad.square().sum(), weight)
+    assert torch.isfinite(second).all()
+    assert second.abs().max() > 0
+
+
+def test_an_empty_batch_passes():
+    model = models("deepnorm")[1]
+    empty = torch.zeros(0, 4, dtype=torch.int64)
+    assert model(empty, empty).shape == (0, 4, 11)
