@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kilolayer.diagnosis import diagnose
     from kilolayer.monitor import Monitor
     from kilolayer.recording import Recording
     from kilolayer.schemes.coefficients import coefficients
@@ -14,22 +15,38 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 # Resolved on first use, so that importing kilolayer costs no torch.
-_HOME = {
+_HOMES = {
     "Monitor": "kilolayer.monitor",
     "Recording": "kilolayer.recording",
     "Structure": "kilolayer.structure",
     "coefficients": "kilolayer.schemes.coefficients",
+    "diagnose": "kilolayer.diagnosis",
     "read_structure": "kilolayer.structure",
 }
+_ROOMS = (
+    "diagnosis",
+    "init",
+    "monitor",
+    "nn",
+    "recording",
+    "reference",
+    "report",
+    "schemes",
+    "structure",
+    "theory",
+    "train",
+)
 
-__all__ = ["Monitor", "Recording", "Structure", "__version__", "coefficients", "read_structure"]
+__all__ = ["Monitor", "Recording", "Structure", "__version__", "coefficients", "diagnose", "read_structure"]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(importlib.import_module(_HOME[name]), name)
-    raise AttributeError(f"module 'kilolayer' has no attribute {name!r}")
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    if name in _ROOMS:
+        return importlib.import_module(f"kilolayer.{name}")
+    raise AttributeError(f"module 'kilolayer' has no attribute {name!r}; it has {', '.join(__dir__())}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOME])
+    return sorted([*__all__, *_ROOMS])

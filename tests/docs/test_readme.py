@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from kilolayer.lab.data import load_data
+
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
@@ -21,6 +23,17 @@ def test_python_blocks_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for block in blocks(page, "python"):
         exec(compile(block, str(page), "exec"), {"__name__": "docs"})
+
+
+def test_what_the_readme_writes_is_there(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for block in blocks(ROOT / "README.md", "python"):
+        exec(compile(block, "README.md", "exec"), {"__name__": "docs"})
+    printed = capsys.readouterr().out
+    assert "no cause found" in printed
+    assert "runs/mine.html" in printed
+    assert (tmp_path / "runs" / "mine.html").stat().st_size > 1000
+    assert load_data("mine.npz").num_classes == 2
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

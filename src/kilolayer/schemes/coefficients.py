@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from kilolayer.schemes.depth import Depth, Stack
-from kilolayer.schemes.registry import get_scheme
+from kilolayer.schemes.registry import RULE_NAMES, get_scheme
 from kilolayer.schemes.scales import BranchScales
 from kilolayer.schemes.scheme import Scheme
 
@@ -91,7 +91,7 @@ def coefficients(
         rule: one of ``kilolayer.schemes.RULE_NAMES``.
 
     Raises:
-        TypeError: any other argument; batch size never enters.
+        TypeError: any other argument, as batch size never enters; a count that is no int, a rule that is no name.
         ValueError: no layer at all, a negative number, or an unknown rule.
 
     Example:
@@ -109,6 +109,8 @@ def coefficients(
             f"coefficients() got {names}: skip scale and init gain follow from the number of layers alone, batch size "
             "and width never enter; pass encoder_layers, decoder_layers and rule"
         )
+    if not isinstance(rule, str):
+        raise TypeError(f"rule must be one of {', '.join(RULE_NAMES)}, got {rule!r}; leave it out for the paper's")
     scheme = get_scheme("deepnorm", rule=rule)
     depth = Depth(encoder_layers=encoder_layers, decoder_layers=decoder_layers)
     stacks = {stack: _stack_coefficients(scheme, depth, stack) for stack in depth.stacks}

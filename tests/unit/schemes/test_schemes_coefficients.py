@@ -114,3 +114,15 @@ def test_to_dict_holds_what_the_command_prints():
         "decoder": None,
         "update_sum": {"encoder": pytest.approx(1 / 16), "decoder": None, "coupled": None},
     }
+
+
+@pytest.mark.parametrize("rule", [None, 3, True])
+def test_a_rule_is_a_name(rule):
+    with pytest.raises(TypeError, match=rf"rule must be one of deepnet, .*, got {rule!r}; leave it out"):
+        coefficients(encoder_layers=6, rule=rule)
+
+
+@pytest.mark.parametrize("layers", [True, 6.0, "6", None])
+def test_layers_are_counted_in_ints(layers):
+    with pytest.raises(TypeError, match=rf"encoder_layers must be an int, got {layers!r}"):
+        coefficients(encoder_layers=layers)

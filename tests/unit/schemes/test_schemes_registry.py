@@ -32,3 +32,9 @@ def test_an_unknown_name_is_refused_and_the_nearest_suggested():
 def test_a_rule_of_a_scheme_that_has_none_is_refused():
     with pytest.raises(ValueError, match="scheme 'pre-ln' has no rules to choose from, got rule='deepnet'"):
         get_scheme("pre-ln", rule="deepnet")
+
+
+@pytest.mark.parametrize("name", [None, 3, ["pre-ln"]])
+def test_a_scheme_is_found_by_its_name_only(name):
+    with pytest.raises(TypeError, match="a scheme is found by its name"):
+        get_scheme(name)
