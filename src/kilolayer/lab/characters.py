@@ -1,0 +1,158 @@
+"""The text that small language models of the labs read character by character: Python's own library, or a file."""
+
+from __future__ import annotations
+
+import platform
+import sysconfig
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+STANDARD_LIBRARY = "python-library"
+"""The name of the default text."""
+
+MODULES = (
+    *("_pydecimal", "_pyio", "argparse", "ast", "bdb", "calendar", "codecs", "configparser", "contextlib", "copy"),
+    *("csv", "dataclasses", "difflib", "dis", "doctest", "enum", "fileinput", "fractions", "ftplib", "functools"),
+    *("gettext", "heapq", "imaplib", "inspect", "ipaddress", "locale", "mailbox", "optparse", "pdb", "pickle"),
+    *("pickletools", "plistlib", "poplib", "pprint", "random", "selectors", "shutil", "smtplib", "socket", "ssl"),
+    *("statistics", "string", "subprocess", "tarfile", "tempfile", "textwrap", "threading", "timeit", "tokenize"),
+    *("trace", "traceback", "turtle", "typing", "uuid", "warnings", "weakref", "webbrowser"),
+)
+"""What is read of the standard library, in this order: files that every Python from 3.10 on has in this place."""
+
+HELD_OUT_SHARE = 0.1
+HELD_OUT_WINDOWS = 128
+"""Sequences of the held-out part that every model is judged on: always the same, evenly spread."""
+
+
+@dataclass(frozen=True, eq=False)
+class Characters:
+    """A text as numbers.
+
+    Attributes:
+        name: where it is from.
+        alphabet: every character of it, sorted; a character's place is its id.
+        train, held_out: ids; the last tenth of the text is held out. Shape: ``(num_characters,)``, int64.
+        checksum: CRC-32 of the text.
+    """
+
+    name: str
+    alphabet: str
+    train: Tensor
+    held_out: Tensor
+    checksum: str
+
+    def batch(self, seed: int, step: int, *, batch_size: int, length: int) -> Tensor:
+        """Random sequences of the training part, one character longer than ``length``: inputs and targets overlap.
+
+        They depend on nothing but the arguments. Shape: ``(batch_size, length + 1)``, int64.
+        """
+        starts = np.random.default_rng((seed, step)).integers(len(self.train) - length, size=batch_size)
+        return self.train.unfold(0, length + 1, 1)[torch.from_numpy(starts)]
+
+    def held_out_batch(self, length: int) -> Tensor:
+        """The sequences that models are judged on. Shape: ``(HELD_OUT_WINDOWS, length + 1)``, int64."""
+        starts = torch.linspace(0, len(self.held_out) - length - 1, HELD_OUT_WINDOWS, dtype=torch.float64).long()
+        return self.held_out.unfold(0, length + 1, 1)[starts]
+
+    def frequency_loss(self, length: int) -> float:
+        """The entropy, in nats, of how often each character occurs among the held-out batch's targets.
+
+        ``- sum_c p(c) log p(c)``: the least cross-entropy that a model can reach which looks at no other character,
+        so a model below it has learned something of what follows what.
+        """
+        counts = torch.bincount(self.held_out_batch(length)[:, 1:].flatten()).double()
+        shares = counts[counts > 0] / counts.sum()
+        return float(-(shares * shares.log()).sum())
+
+    def check_length(self, length: int) -> None:
+        """Raises ``ValueError`` unless both parts hold a sequence of this length and its next character."""
+        if len(self.held_out) < length + 1:
+            raise ValueError(
+                f"length {length} needs a text of {int((length + 1) / HELD_OUT_SHARE) + 1:,} characters or more, since "
+                f"a tenth is held out; {self.name} has {len(self.train) + len(self.held_out):,}"
+            )
+
+
+def load_characters(name_or_path: str = STANDARD_LIBRARY) -> Characters:
+    """The text of this name, or of a UTF-8 file.
+
+    Line ends become ``\\n`` and a byte order mark goes.
+
+    Args:
+        name_or_path: ``"python-library"`` for the files of :data:`MODULES` of the running Python, so that nothing
+            has to be downloaded; or the path of a file.
+
+    Raises:
+        FileNotFoundError: no such file, or a Python without its library's source.
+        ValueError: a folder; not UTF-8, or not text (the line is named); fewer than two different characters.
+
+    Example:
+        >>> text = load_characters()
+        >>> len(text.train) > 1_000_000, "a" in text.alphabet
+        (True, True)
+    """
+    if name_or_path == STANDARD_LIBRARY:
+        name = f"{STANDARD_LIBRARY}-{platform.python_version()}"
+        return to_characters("".join(_read(path, str(path)) for path in _library_files()), name)
+    path = Path(name_or_path).expanduser()
+    if path.is_dir():
+        raise ValueError(f"data {name_or_path} is a folder; name one file of UTF-8 text")
+    if not path.exists():
+        raise FileNotFoundError(
+            f"there is no file {name_or_path!r}; data can be a file of UTF-8 text, or {STANDARD_LIBRARY!r}"
+        )
+    return to_characters(_read(path, name_or_path), name_or_path)
+
+
+def to_characters(text: str, name: str) -> Characters:
+    """A text as numbers, its last tenth held out.
+
+    Raises:
+        ValueError: fewer than two different characters.
+
+    Example:
+        >>> text = to_characters("abracadabra" * 10, "a spell")
+        >>> text.alphabet, len(text.train), len(text.held_out)
+        ('abcdr', 99, 11)
+    """
+    encoded = text.encode("utf-32-le")
+    codes, ids = np.unique(np.frombuffer(encoded, dtype="<u4"), return_inverse=True)
+    if len(codes) < 2:
+        found = "is empty" if not text else f"holds nothing but {text[0]!r}"
+        raise ValueError(f"{name} {found}; a text to learn from has several different characters")
+    tokens = torch.from_numpy(ids.astype(np.int64))
+    num_train = len(tokens) - round(HELD_OUT_SHARE * len(tokens))
+    alphabet = "".join(map(chr, codes.tolist()))
+    return Characters(name, alphabet, tokens[:num_train], tokens[num_train:], f"{zlib.crc32(encoded):08x}")
+
+
+def _library_files() -> list[Path]:
+    folder = Path(sysconfig.get_paths()["stdlib"])
+    paths = [folder / f"{module}.py" for module in MODULES]
+    if missing := [path for path in paths if not path.is_file()]:
+        raise FileNotFoundError(
+            f"this Python has no {missing[0]} to read; give a text of your own with data, a file of UTF-8 text"
+        )
+    return paths
+
+
+def _read(path: Path, name: str) -> str:
+    """The text of a file."""
+    content = path.read_bytes()
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ValueError(
+            f"{name}: line {line} is not UTF-8 (byte 0x{content[error.start]:02x}); save the file as UTF-8"
+        ) from error
+    if (place := text.find("\0")) >= 0:
+        line = text.count("\n", 0, place) + 1
+        raise ValueError(f"{name}: line {line} holds a NUL character, which no text has; name a file of UTF-8 text")
+    return text.replace("\r\n", "\n").replace("\r", "\n")
