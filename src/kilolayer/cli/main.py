@@ -9,8 +9,10 @@ import typer
 
 from kilolayer.cli.coefficients import coefficients
 from kilolayer.cli.init_plan import init_plan
+from kilolayer.cli.lab_chain import chain
 from kilolayer.cli.lab_lr_tolerance import lr_tolerance
 from kilolayer.cli.lab_rules import rules
+from kilolayer.cli.lab_thousand import thousand
 from kilolayer.cli.lab_update import update
 from kilolayer.cli.lab_wirings import wirings
 from kilolayer.cli.mistakes import Command, describe_usage_error
@@ -32,8 +34,10 @@ app.command(cls=Command)(init_plan)
 app.command(cls=Command)(predict)
 lab.command(cls=Command)(wirings)
 lab.command(cls=Command)(update)
+lab.command(cls=Command)(chain)
 lab.command(cls=Command)(rules)
 lab.command(cls=Command)(lr_tolerance)
+lab.command(cls=Command)(thousand)
 
 # The parser's own exceptions: Typer's copy of Click's in new versions, Click's in old ones.
 USAGE_ERRORS = tuple(
