@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,7 +57,7 @@ def _read_text(path: Path) -> tuple[str, bytes]:
                 raise ValueError(f"{path} holds no text file with pairs; a .txt or .tsv is wanted")
             largest = max(files, key=lambda one: one.file_size)
             return f"{path}:{largest.filename}", archive.read(largest)
-    except (zipfile.BadZipFile, RuntimeError) as error:  # RuntimeError: encrypted, or an unknown compression
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:  # RuntimeError: encrypted
         raise ValueError(f"{path} cannot be unpacked ({error}); give the text file itself") from error
 
 

@@ -47,7 +47,7 @@ def unigram_entropy(data: TranslationData) -> float:
 
 
 def unigram_loss(data: TranslationData, pairs: TokenPairs) -> float:
-    """Loss on other pairs of a model that knows the frequencies of training alone; a token never seen counts as 1."""
-    counts = np.maximum(data.target_counts(), 1)
+    """Loss on other pairs of knowing the frequencies of training alone; a token never seen counts as seen once."""
+    counts = data.target_counts()
     tokens = np.concatenate([pairs.target.flat, np.full(len(pairs), END)])
-    return float(-np.log(counts[tokens] / counts.sum()).mean())
+    return float(-np.log(np.maximum(counts, 1)[tokens] / counts.sum()).mean())
