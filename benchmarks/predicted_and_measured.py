@@ -1,6 +1,7 @@
 """Predicted and measured stream and gradient of every scheme, as the table in docs/theory.md.
 
-    OMP_NUM_THREADS=1 python benchmarks/predicted_and_measured.py [--branches 64 256 1000] [--seeds 3] [--width 256]
+    OMP_NUM_THREADS=1 python benchmarks/predicted_and_measured.py [--branches 64 256 1000] [--seeds 5] [--width 256]
+        [--schemes pre-ln deepnorm] [--norm layer] [--jobs 1] [--page docs/theory.md]
 
 One forward and one backward pass per network at initialization. Without --page the table goes to standard output;
 with --page docs/theory.md it replaces what stands between the two markers of that page.
@@ -11,7 +12,10 @@ from __future__ import annotations
 import argparse
 import platform
 import sys
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -61,10 +65,15 @@ def _deviation(log_error: float) -> str:
     return f"{factor - 1:.1%}" if factor < 2 else f"x {factor:.2g}"
 
 
-def compare(name: str, branches: int, *, width: int, seeds: int) -> Comparison:
+def compare(name: str, branches: int, *, width: int, seeds: int, norm: str) -> Comparison:
     """Predict one network and measure it on ``seeds`` draws."""
+    torch.set_num_threads(1)
     network = NetworkSpec(
-        scheme=name, num_layers=branches // BRANCHES_PER_LAYER, width=width, branches_per_layer=BRANCHES_PER_LAYER
+        scheme=name,
+        num_layers=branches // BRANCHES_PER_LAYER,
+        width=width,
+        branches_per_layer=BRANCHES_PER_LAYER,
+        norm=norm,
     )
     prediction = predict_scheme(network, batch_size=BATCH_SIZE)
     draws = [measure_scheme(network, batch_size=BATCH_SIZE, seed=seed) for seed in range(seeds)]
@@ -79,28 +88,36 @@ def build_page_part(options: argparse.Namespace) -> str:
         "",
         f"kilolayer {kilolayer.__version__}, torch {torch.__version__}, NumPy {np.__version__}, Python "
         f"{platform.python_version()}; width {options.width}, {BATCH_SIZE} samples, {BRANCHES_PER_LAYER} branches per "
-        f"layer, ReLU, LayerNorm, Kaiming; seeds 0 to {options.seeds - 1}.",
+        f"layer, ReLU, {options.norm} norm, Kaiming; seeds 0 to {options.seeds - 1}.",
         "",
         "| scheme | branches | stream RMS at the top, predicted (95 %) | measured (all seeds) | worst | covered "
         "| gradient RMS at the bottom, predicted (95 %) | measured (all seeds) | worst | covered |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for scheme in SCHEMES:
-        for branches in options.branches:
-            comparison = compare(scheme.name, branches, width=options.width, seeds=options.seeds)
-            lines.append(comparison.row())
-            print(lines[-1], file=sys.stderr, flush=True)
+    one = partial(_row, width=options.width, seeds=options.seeds, norm=options.norm)
+    networks = [(scheme, branches) for scheme in options.schemes for branches in options.branches]
+    with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
+        for row in pool.map(one, networks):
+            lines.append(row)
+            print(row, file=sys.stderr, flush=True)
     return "\n".join(lines)
+
+
+def _row(network: tuple[str, int], *, width: int, seeds: int, norm: str) -> str:
+    name, branches = network
+    return compare(name, branches, width=width, seeds=seeds, norm=norm).row()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--branches", type=int, nargs="+", default=[64, 256, 1000])
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--schemes", nargs="+", default=[scheme.name for scheme in SCHEMES])
+    parser.add_argument("--norm", default="layer")
+    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--page", type=Path)
     options = parser.parse_args()
-    torch.set_num_threads(1)
     part = build_page_part(options)
     if options.page is None:
         print(part)

@@ -74,13 +74,20 @@ def build_stack(network: NetworkSpec, *, generator: torch.Generator | None = Non
     scales = network.scales()
     blocks = [build_block(one, network.width, network.norm, activation=network.activation) for one in scales]
     rows = [row for index, block in enumerate(blocks) for row in _plan(block, f"{index}.", network, scales[index])]
-    apply_init(nn.Sequential(*blocks).double(), InitPlan(tuple(rows)), generator=generator)
+    whole = nn.Sequential(*blocks)
+    # Matrices are drawn in float32, several times faster, and widened; constants such as 0.1 are set in float64.
+    apply_init(whole, InitPlan(tuple(rows)), generator=generator)
+    apply_init(whole.double(), InitPlan(tuple(row if row.fill == "constant" else _kept(row) for row in rows)))
     per_layer = network.branches_per_layer
     layers: list[nn.Module] = []
     for first in range(0, len(blocks), per_layer):
         layer, bridged = blocks[first : first + per_layer], scales[first + per_layer - 1].layer_skip_scale
         layers += [BridgedLayer([_residual(block) for block in layer], bridged)] if bridged else layer
     return nn.Sequential(*layers)
+
+
+def _kept(row: InitRow) -> InitRow:
+    return replace(row, fill="keep")
 
 
 def _residual(block: nn.Module) -> Residual:

@@ -4,120 +4,111 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from kilolayer.theory.backward import Flow, block_backward, norm_backward
-from kilolayer.theory.directions import collapsed
 from kilolayer.theory.forward import BlockTrace
+from kilolayer.theory.gradient_scatter import GradientScatter, branch_scatter
 from kilolayer.theory.log_scaled import LogScaled
 from kilolayer.theory.normed_branch import gradient_excess, has_branch_norm
 from kilolayer.theory.pairs import SamplePairs
 from kilolayer.theory.scheme_blocks import Bridge
 from kilolayer.theory.size_band import SizeBand, from_mean
+from kilolayer.theory.stream_norm import Removable, StreamState
+from kilolayer.theory.stream_scatter import between_samples, carried
 
 
-def stream_band(traces: Sequence[BlockTrace], pairs: SamplePairs) -> SizeBand:
-    """The stream in front of the first block and behind every block."""
+def stream_band(traces: Sequence[BlockTrace], log_variances: Sequence[float]) -> SizeBand:
+    """The stream in front of the first block and behind every block, with its scatter."""
     signals = [traces[0].stream, *(trace.out for trace in traces)]
-    log_variances = [signals[0].log_variance]
-    drawn = 0.0
-    for trace in traces:
-        # Products of random matrices turn all samples into one direction, which covariances at infinite width miss.
-        alike = collapsed(_spread_out(trace.spec.width, pairs), drawn)
-        fresh = max(trace.fresh_log_variance, alike * trace.unit_log_variance)
-        drawn += trace.unit_log_variance
-        log_variances.append(0.0 if trace.post is not None else carried(trace) ** 2 * log_variances[-1] + fresh)
     return from_mean(np.array([signal.log_scale for signal in signals]), np.array(log_variances))
-
-
-def _spread_out(width: int, pairs: SamplePairs) -> float:
-    """Mean squared cosine in a batch of random vectors, each with itself included."""
-    return 1 / pairs.batch_size + (1 - 1 / pairs.batch_size) / width
 
 
 @dataclass
 class _Walk:
     """The gradient on its way down: what travels, and what has added up since the top.
 
-    ``directed``, ``variance`` and ``drift`` are sums over branches: of :class:`Scatter`'s directed part, of the log
-    second moment's variance, and of the logarithm of its mean over the mean-field value. ``memory`` is the weight that
-    the branches so far give to a change of the stream below them, see :func:`_stream_variance`.
+    ``scatter`` and ``drift`` add up over branches: the log second moment's variance, and the logarithm of its mean over
+    the mean-field value. ``memory`` is the weight that the branches so far give to a change of the stream
+    below them, see :func:`_pass_sizes`.
     """
 
     flow: Flow
-    directed: float = 0.0
-    variance: float = 0.0
+    scatter: GradientScatter
+    removable: Removable = field(default_factory=Removable)
     drift: float = 0.0
     memory: float = 0.0
 
 
-def gradient_band(traces: Sequence[BlockTrace], bridges: Sequence[Bridge], pairs: SamplePairs) -> SizeBand:
+def gradient_band(
+    traces: Sequence[BlockTrace], bridges: Sequence[Bridge], *, states: Sequence[StreamState], pairs: SamplePairs
+) -> SizeBand:
     """Walk back from independent gradients at the top; log-normal scatter adds up over branches."""
     joins = {bridge.last: bridge for bridge in bridges}
     waiting: dict[int, tuple[Bridge, LogScaled]] = {}
-    unit_log_variances = _unit_log_variances(traces)
-    walk = _Walk(Flow(LogScaled(np.equal(pairs.rows, pairs.cols).astype(float))))
+    start = Flow(LogScaled(np.equal(pairs.rows, pairs.cols).astype(float)))
+    walk = _Walk(start, GradientScatter(traces[0].spec.width, pairs.batch_size))
     rows = [(0.0, 0.0)]
     for index in range(len(traces) - 1, -1, -1):
         trace = traces[index]
         if bridge := joins.get(index):
             waiting[bridge.first] = bridge, _before_post_norm(trace, walk.flow, pairs)
             trace = replace(trace, spec=replace(trace.spec, skip_scale=bridge.skip_scale))
-        _pass_branch(walk, trace, pairs, unit_log_variance=unit_log_variances[index])
+        _pass_block(walk, trace, states[index], pairs)
         if index in waiting:
             joined, around = waiting.pop(index)
             walk.flow = Flow(walk.flow.direct.plus(around.times(joined.weight)))
-        rows.append((_log_mean(walk.flow.direct, pairs) + walk.drift, walk.variance))
+        rows.append((_log_mean(walk.flow.direct, pairs) + walk.drift, walk.scatter.log_variance))
     log_means, variances = np.array(rows[::-1]).T
     return from_mean(log_means, variances)
 
 
-def _pass_branch(walk: _Walk, trace: BlockTrace, pairs: SamplePairs, *, unit_log_variance: float) -> None:
+def _pass_block(walk: _Walk, trace: BlockTrace, state: StreamState, pairs: SamplePairs) -> None:
     """Take the gradient from behind one block to its front."""
-    fraction = collapsed(_spread_out(trace.spec.width, pairs), walk.directed)
-    share = 1.0
     skip = _before_post_norm(trace, walk.flow, pairs)
-    walk.flow, _, scatter = block_backward(trace, walk.flow, pairs, homogeneous=False)
+    walk.flow = block_backward(trace, walk.flow, pairs, homogeneous=False)[0]
+    share = 1.0
     if trace.spec.has_skip and trace.spec.skip_scale:
         through_skip = _log_mean(skip, pairs) + 2 * math.log(abs(trace.spec.skip_scale))
         share = max(1 - math.exp(through_skip - _log_mean(walk.flow.direct, pairs)), 0.0)
-    walk.directed += scatter.directed
-    walk.drift += scatter.drift + share * gradient_excess(trace, unit_log_variance)
-    walk.variance += max(fraction * scatter.directed + scatter.common, 0.0)
-    walk.variance += _stream_variance(walk, trace, share)
+    branch = branch_scatter(trace, pairs)
+    walk.scatter.pass_branch(branch, share)
+    if trace.post is not None:
+        overlap = share * trace.branch_share
+        walk.drift += walk.removable.pass_norm(trace, state, overlap=overlap * branch.own_masks)
+        _scatter_by_norm(walk, trace, state, pairs)
+        walk.scatter.add(-2 * overlap * branch.own_masks, -2 * overlap * branch.masks)
+    walk.removable.pass_sum(trace, share)
+    walk.drift += share * gradient_excess(trace, state.log_variance)
+    _pass_sizes(walk, trace, state, share)
 
 
-def _stream_variance(walk: _Walk, trace: BlockTrace, share: float) -> float:
-    """What the scatter x of the stream's log second moment adds to that of the gradient.
+def _scatter_by_norm(walk: _Walk, trace: BlockTrace, state: StreamState, pairs: SamplePairs) -> None:
+    """A norm behind the sum divides by a size that scatters, from sample to sample and for all alike."""
+    if trace.spec.norm_kind == "batch":
+        return
+    fresh = between_samples(trace.fresh_log_variance, trace.unit_log_variance, pairs)
+    kept = carried(trace) ** 2
+    walk.scatter.add(trace.unit_log_variance + kept * state.log_variance, fresh + kept * state.log_covariance)
+
+
+def _pass_sizes(walk: _Walk, trace: BlockTrace, state: StreamState, share: float) -> None:
+    """What the scatter x of the stream's log second moment adds to the gradient's.
 
     A branch with a norm has a Jacobian that falls with the size of the stream, so that the gradient's logarithm
     contains ``-share x``. A large stream stays large: the branch above sees :func:`carried` of it, so that the terms of
-    all branches above add up to ``memory x``.
+    all branches above add up to ``memory x``. Variances gain ``share^2 + 2 share memory`` times those of x. The mean,
+    of a product of factors that move together, gains ``share memory`` times the variance of one sample;
+    :func:`gradient_excess` has the term of the branch alone.
     """
     weight = share if has_branch_norm(trace) else 0.0
-    memory = carried(trace) * walk.memory
+    memory = 0.0 if trace.post is not None else carried(trace) * walk.memory
     walk.memory = weight + memory
-    return (weight**2 + 2 * weight * memory) * max(trace.stream.log_variance, 0.0)
-
-
-def carried(trace: BlockTrace) -> float:
-    """Part of a change of the stream's log second moment that is left behind the block."""
-    if trace.post is not None:
-        return 0.0
-    slope = math.prod(step.slope for step in trace.branch.steps)
-    return 1 - trace.branch_share + trace.branch_share * slope
-
-
-def _unit_log_variances(traces: Sequence[BlockTrace]) -> list[float]:
-    """Variance of ln |x|^2 for one sample of the stream in front of every block; 2/width for Gaussian inputs."""
-    now = 2 / traces[0].spec.width
-    found = []
-    for trace in traces:
-        found.append(now)
-        now = 0.0 if trace.post is not None else carried(trace) ** 2 * now + trace.unit_log_variance
-    return found
+    twice = weight**2 + 2 * weight * memory
+    walk.scatter.add(twice * state.log_variance, twice * state.log_covariance)
+    walk.drift += weight * memory * state.log_variance
 
 
 def _log_mean(kernel: LogScaled, pairs: SamplePairs) -> float:

@@ -17,6 +17,8 @@ from kilolayer.theory.pairs import SamplePairs, uniform_gram
 from kilolayer.theory.scheme_bands import gradient_band, stream_band
 from kilolayer.theory.scheme_blocks import NetworkSpec, build_blocks, with_predicted_profile
 from kilolayer.theory.size_band import SizeBand
+from kilolayer.theory.stream_norm import stream_states
+from kilolayer.theory.stream_scatter import stream_log_variances
 
 BATCH_SIZE = 64
 
@@ -82,8 +84,9 @@ def predict_scheme(network: NetworkSpec, *, batch_size: int = BATCH_SIZE) -> Sch
     where u(v) and J multiply, over the operations of the branch, ``n std^2`` per matrix, ``E[phi^2]`` or
     ``E[phi'^2]`` per activation and ``1/var`` per norm. At width n a draw of the weights wanders around that by an
     amount of order ``sqrt(branches/n)``, which the bands hold, and the mean moves by ``branches/n``: see
-    :func:`predict_stream`, :mod:`kilolayer.theory.backward` and :mod:`kilolayer.theory.normed_branch`. A scheme
-    that wants a profile gets the predicted one.
+    :mod:`kilolayer.theory.stream_scatter`, :mod:`kilolayer.theory.gradient_scatter`,
+    :mod:`kilolayer.theory.stream_norm`, :mod:`kilolayer.theory.normed_branch` and :mod:`kilolayer.theory.backward`. A
+    scheme that wants a profile gets the predicted one.
 
     The bands are those of small deviations. A chain whose variance map runs away from its fixed point, as GELU's
     does at ``sqrt(2/n)``, makes large ones of them, which the bands then miss.
@@ -109,12 +112,15 @@ def predict_scheme(network: NetworkSpec, *, batch_size: int = BATCH_SIZE) -> Sch
     has_batch_norm = network.norm == "batch" and any(block.norm_slots for block in blocks)
     pairs = SamplePairs(batch_size if has_batch_norm else 2, batch_size)
     gram = uniform_gram(pairs.num_samples)
-    traces = [compact_block(trace) for trace in forward_blocks(blocks, gram, pairs)]
-    stream = stream_band(traces, pairs)
+    traces = list(forward_blocks(blocks, gram, pairs))
+    if has_batch_norm:
+        traces = [compact_block(trace) for trace in traces]
+    log_variances = stream_log_variances(traces, pairs)
+    stream = stream_band(traces, log_variances)
     return SchemePrediction(
         network,
         stream,
-        gradient_band(traces, bridges, pairs),
+        gradient_band(traces, bridges, states=stream_states(traces, log_variances, pairs), pairs=pairs),
         np.array([_norm_factor(trace) for trace in traces]),
         np.array([1 - trace.branch_share for trace in traces]),
         _largest(traces, stream, pairs),
