@@ -1,11 +1,14 @@
 """What a model does: hooks in, hooks out, statistics where the tensors are, one transfer per sampled step.
 
 The monitor watches any optimizer loop from outside. On a sampled step it hangs hooks on the modules whose
-tensors it reads, takes the statistics as 0-d tensors, looks at the weights around ``optimizer.step`` and
-moves everything to the host at once. Between sampled steps no hook but the optimizer's remains.
+tensors it reads, takes their statistics at once (no tensor is kept), looks at the parameters around
+``optimizer.step`` and moves what is on an accelerator to the host together. Between sampled steps no hook but
+the optimizer's remains.
 """
 
 from kilolayer.monitor.monitor import Monitor
+from kilolayer.monitor.schedule import EverySteps, FirstSteps, LogSpaced
 from kilolayer.monitor.sites import describe_sites
+from kilolayer.monitor.spikes import Rise, Spike, find_spikes
 
-__all__ = ["Monitor", "describe_sites"]
+__all__ = ["EverySteps", "FirstSteps", "LogSpaced", "Monitor", "Rise", "Spike", "describe_sites", "find_spikes"]

@@ -2,42 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+import warnings
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from kilolayer.monitor import statistics
-from kilolayer.monitor.sites import describe_sites
-from kilolayer.monitor.weights import WeightReader
+from kilolayer.monitor.eager import EAGER_REGION
+from kilolayer.monitor.facts import describe_setup, is_recording_process
+from kilolayer.monitor.rows import RowQueue
+from kilolayer.monitor.scalars import to_scalar
+from kilolayer.monitor.schedule import Schedule, resolve_schedule
+from kilolayer.monitor.sites import Selection, describe_sites, select_sites
+from kilolayer.monitor.taps import TapSet
+from kilolayer.monitor.unwrap import clean_name, is_compiled, unwrap_model, unwrap_optimizer
+from kilolayer.monitor.weights import ParameterReader
 from kilolayer.recording import Recording, RecordingWriter, Site
 
-Schedule = int | Callable[[int], bool]
+SAVE_INTERVAL_S = 30.0
+"""Time after which a sampled step writes what was gathered, so that a killed process loses little."""
 
 
 class Monitor:
-    """Record what a model does while it trains.
+    """Record what a model does while it trains, in any loop and for any model.
 
-    On every sampled step: per tensor site the activation statistics and the RMS of the loss gradient; per
-    weight matrix its norm, its gradient's norm and the update ratio, taken around ``optimizer.step``. A site
-    that runs several times in a step is read at its first call with gradients enabled.
+    On every step: loss and whatever else is logged, learning rates, the norm of all gradients and of each weight
+    matrix's (``param_grad``, ``l2_norm``), as ``optimizer.step`` finds them. On a sampled step also, per tensor
+    site, the activation's statistics and the RMS of the loss gradient; and per parameter its norm and
+    ``update_ratio = l2_norm(update) / l2_norm(parameter)``, taken around ``optimizer.step``.
+
+    A step is an optimizer step: micro-batches of an accumulated gradient share one, and an attempt that a gradient
+    scaler skipped is none. Of the forward passes of a step the last that was differentiated is read. Forward
+    passes without gradients are evaluations and are not read. A module's further calls in one pass are sites of
+    their own, ``path#2:out`` and so on. Where a model was compiled, sampled steps run eagerly. Under
+    ``torch.distributed`` the first process records, its own share of the batch.
 
     Args:
-        model: read through hooks; left as found.
+        model: read through hooks; left as found. May be wrapped by DDP or ``torch.compile``.
         optimizer: its ``step`` ends a step; ``None`` for a model examined without training, where the caller
             ends a step with :meth:`end_step`.
-        every: sample each ``every``-th step, starting with step 0, or a function of the step.
-        stats: ``"core"`` (RMS at the stream sites, input and output) or ``"full"`` (RMS, std, largest
-            magnitude, zero fraction and sample cosine at every tensor site).
+        every: sample step 0 and each ``every``-th after it; or a function of the step, or a schedule such as
+            :class:`LogSpaced` and :class:`FirstSteps`.
+        sites: which tensors to read: patterns of site names such as ``"blocks.*:sum"``, sites, or a function of
+            the site; ``None`` for what ``stats`` says. :func:`describe_sites` lists what there is.
+        stats: ``"core"``: RMS at the sites that stand for the signal along the depth, the input and what is
+            outside the blocks; norms and updates of weight matrices. ``"full"``: RMS, std, largest magnitude,
+            zero fraction, saturation and sample cosine at every tensor site; norms and updates of all parameters.
+        scaler: the ``GradScaler`` that multiplies the loss, so that activation gradients are divided by its scale.
         out: folder for the recording; ``None`` keeps it in memory.
 
     Raises:
-        ValueError: ``every`` < 1, unknown ``stats``, a model without parameters.
+        ValueError: ``every`` < 1, unknown ``stats``, ``sites`` that match nothing, a model without parameters or
+            with sharded ones, an optimizer of another model.
+        TypeError: an argument of the wrong kind.
+        FileExistsError: ``out`` already holds a recording.
 
     Example:
         >>> model = nn.Linear(3, 1)
@@ -56,177 +78,223 @@ class Monitor:
         model: nn.Module,
         optimizer: torch.optim.Optimizer | None = None,
         *,
-        every: Schedule = 10,
+        every: int | Schedule = 10,
+        sites: Selection | None = None,
         stats: str = "full",
+        scaler: torch.amp.GradScaler | None = None,
         out: str | Path | None = None,
     ):
         if not isinstance(model, nn.Module):
             raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
-        if optimizer is not None:
-            owned = {id(parameter) for parameter in model.parameters()}
-            if not any(id(p) in owned for group in optimizer.param_groups for p in group["params"]):
-                raise ValueError("the optimizer holds none of the model's parameters; was it built for another model?")
-        if isinstance(every, int) and every < 1:
-            raise ValueError(f"every must be >= 1, got {every}")
         if stats not in ("core", "full"):
             raise ValueError(f"stats {stats!r} is unknown; use 'core' or 'full'")
-        self.model = model
-        self.optimizer = optimizer
+        self.model = unwrap_model(model)
+        self.optimizer = None if optimizer is None else unwrap_optimizer(optimizer)
         self.every = every
         self.step = 0
         self.recording: Recording | None = None
-        self.writer = RecordingWriter(out)
-        self.writer.sites = describe_sites(model)
-        self.writer.facts = _facts(model, optimizer)
-        self._stats = statistics.CORE if stats == "core" else statistics.FULL
-        self._sites = [s for s in self.writer.sites if s.kind not in ("weight", "parameter") and _wanted(s, stats)]
-        parameters = dict(model.named_parameters())
-        weights = [(s.name, parameters[s.name]) for s in self.writer.sites if s.kind == "weight"]
-        self._reader = WeightReader(weights, optimizer)
-        self._codes: list[int] = []
-        self._values: list[Tensor] = []
-        self._vectors: list[tuple[list[int], Tensor]] = []
-        self._seen: set[str] = set()
+        self._schedule = resolve_schedule(every)
+        self._selection = sites
+        self._is_full = stats == "full"
+        self._scaler = scaler
+        self._is_compiled = is_compiled(model)
+        self._records = is_recording_process()
+        facts = describe_setup(self.model, self.optimizer)
+        described = describe_sites(self.model)
+        self._chosen(described)  # a selection that matches nothing is told before a folder is made
+        self.writer = RecordingWriter(out if self._records else None)
+        self.writer.facts = facts
+        self._rows = RowQueue(self.writer)
+        self._scalars: dict[str, float | Tensor] = {}
         self._handles: list[RemovableHandle] = []
-        self._optimizer_handles: list[RemovableHandle] = []
+        self._is_sampled = False
+        self._has_closure = False
+        self._saved_at = time.monotonic()
+        self._survey(described, {})
 
     # ------------------------------------------------------------------ life
-    def __enter__(self) -> Monitor:
+    def start(self) -> Monitor:
+        """Begin to watch; what entering the ``with`` block does.
+
+        Raises:
+            RuntimeError: it was started before.
+        """
+        if self._handles or self.recording is not None:
+            raise RuntimeError("this monitor was already started; make a new one for another recording")
         if self.optimizer is not None:
-            self._optimizer_handles = [
-                self.optimizer.register_step_pre_hook(lambda *_: self._before_update()),
-                self.optimizer.register_step_post_hook(lambda *_: self.end_step()),
+            self._handles = [
+                self.optimizer.register_step_pre_hook(self._before_update),
+                self.optimizer.register_step_post_hook(self._after_update),
             ]
-        self._attach()
+        self._begin_step()
         return self
+
+    def close(self) -> Recording:
+        """Take all hooks away, finish the recording and return it; what leaving the ``with`` block does."""
+        if self.recording is None:
+            self._end_sampling()
+            for handle in self._handles:
+                handle.remove()
+            self._put_scalars()
+            self._rows.flush()
+            self._reader.clear()
+            self.writer.sites = self._site_table()
+            self.recording = self.writer.close()
+        return self.recording
+
+    def __enter__(self) -> Monitor:
+        return self.start()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._detach()
-        for handle in self._optimizer_handles:
-            handle.remove()
-        self._flush()
-        self._reader.clear()
-        self.recording = self.writer.close()
+        if kind is not None and self._is_sampled:
+            self._put_pass()
+        self.close()
 
     def is_sampled(self, step: int) -> bool:
         """Whether this step is (or will be) sampled."""
-        return step % self.every == 0 if isinstance(self.every, int) else bool(self.every(step))
+        return bool(self._schedule(step))
 
-    def log(self, **scalars: float | Tensor) -> None:
-        """Record scalars of the step in progress, such as ``loss``; call it before ``optimizer.step``."""
-        for name, value in scalars.items():
-            self.writer.add(
-                self.step, "run", "run", name, float(value.detach() if isinstance(value, Tensor) else value)
-            )
+    def log(self, **scalars: Any) -> None:
+        """Record numbers of the step in progress, such as ``loss``; call it before ``optimizer.step``.
+
+        A name logged twice in a step keeps the last value. ``unclipped_grad_norm``, what
+        ``torch.nn.utils.clip_grad_norm_`` returns, lets :func:`find_spikes` see through the clipping.
+
+        Raises:
+            TypeError, ValueError: a value that is not one real number.
+            RuntimeError: the monitor is closed.
+        """
+        if self.recording is not None:
+            raise RuntimeError("this monitor is closed; log inside the with block, before close()")
+        self._scalars |= {name: to_scalar(name, value) for name, value in scalars.items()}
 
     def end_step(self) -> None:
         """End a step: called after ``optimizer.step`` by a hook; by hand where there is no optimizer."""
-        if self.is_sampled(self.step):
+        if self._records:
             if self.optimizer is None:
-                self._reader.before_step(self._put_many)
-            else:
-                self._reader.after_step(self._put_many, keep=self.is_sampled(self.step + 1))
-            self._flush()
+                self._reader.read_gradients(self.step, is_sampled=self._is_sampled)
+                if self._is_sampled:
+                    self._reader.read_sizes(self.step, copy=False)
+            self._put_scalars()
+            if self._is_sampled:
+                self._put_pass()
+                self._move_and_save()
         self.step += 1
-        self._attach()
+        self._begin_step()
 
-    # ------------------------------------------------------------------ tensors
-    def _attach(self) -> None:
-        """Hang the forward hooks if the coming step is sampled, else take them down."""
-        self._seen.clear()
-        if not self.is_sampled(self.step):
-            self._detach()
-        elif not self._handles:
-            for site in self._sites:
-                hook = self._forward_hook(site)
-                self._handles.append(self.model.get_submodule(site.path).register_forward_hook(hook))
+    # ------------------------------------------------------------------ sampling
+    def _survey(self, described: list[Site], seen: dict[str, Site]) -> None:
+        """Choose what to read of the model as it is now."""
+        self._described = described
+        modules = {clean_name(path): module for path, module in self.model.named_modules()}
+        chosen = [(site, modules[site.path]) for site in self._chosen(described)]
+        self._taps = TapSet(self.model, chosen, self.writer, is_full=self._is_full)
+        self._taps.seen.update(seen)
+        parameters = [(clean_name(name), parameter) for name, parameter in self.model.named_parameters()]
+        self._reader = ParameterReader(parameters, self.optimizer, self._rows, weights_only=not self._is_full)
+        self._num_owned = self._count_owned()
+        self.writer.sites = self._site_table()
 
-    def _detach(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
+    def _chosen(self, described: list[Site]) -> list[Site]:
+        chosen = select_sites(described, self._selection)
+        if self._is_full or self._selection is not None:
+            return chosen
+        return [site for site in chosen if site.stream or site.block_index is None or site.kind == "output"]
 
-    def _forward_hook(self, site: Site) -> Callable[[nn.Module, Any, Any], None]:
-        is_input = site.name.endswith(":in")
-        rms_code = self.writer.code(site.name, "activation", "rms")
-        others = [
-            (self.writer.code(site.name, "activation", stat), statistics.STATISTICS[stat])
-            for stat in self._stats
-            if stat != "rms"
-        ]
-        grad_code = self.writer.code(site.name, "activation_grad", "rms")
+    def _count_owned(self) -> int:
+        return 0 if self.optimizer is None else sum(len(group["params"]) for group in self.optimizer.param_groups)
 
-        def read_gradient(grad: Tensor) -> None:
-            self._put(grad_code, statistics.rms(grad.detach()))
+    def _begin_step(self) -> None:
+        """Hang the hooks up if the coming step is sampled, else take them down."""
+        self._taps.keeper.clear()
+        if self._count_owned() != self._num_owned:
+            self._taps.detach()
+            self._survey(describe_sites(self.model), self._taps.seen)
+        self._is_sampled = self.is_sampled(self.step)
+        if not self._is_sampled:
+            self._end_sampling()
+            return
+        if self._is_compiled:
+            EAGER_REGION.enter(self)
+        if self._records:
+            self._taps.attach()
 
-        def read(module: nn.Module, args: Any, output: Any) -> None:
-            tensor = args[0] if is_input else output
-            if site.name in self._seen or not torch.is_grad_enabled() or not isinstance(tensor, Tensor):
-                return
-            self._seen.add(site.name)
-            if tensor.is_floating_point():
-                values = tensor.detach()
-                norm = statistics.l2_norm(values)
-                self._put(rms_code, norm * values.numel() ** -0.5)
-                if others:
-                    values = statistics.widen(values, norm)
-                for code, function in others:
-                    self._put(code, function(values))
-            if tensor.requires_grad:
-                tensor.register_hook(read_gradient)
+    def _end_sampling(self) -> None:
+        self._taps.detach()
+        self._reader.clear()
+        EAGER_REGION.leave(self)
 
-        return read
+    # ------------------------------------------------------------------ around optimizer.step
+    def _before_update(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: dict[str, Any]) -> None:
+        if not self._records or _is_skipped(optimizer):
+            return
+        # A closure computes the gradients inside the step, so they are read after it.
+        self._has_closure = kwargs.get("closure") is not None or any(callable(value) for value in args)
+        if not self._has_closure:
+            scale = getattr(optimizer, "grad_scale", None)
+            self._reader.read_gradients(self.step, is_sampled=self._is_sampled, scale=scale)
+        if self._is_sampled:
+            self._reader.read_sizes(self.step, copy=self._has_closure)
+        for index, group in enumerate(optimizer.param_groups):
+            name = "lr" if index == 0 else f"lr_{index}"
+            self._scalars.setdefault(name, to_scalar(name, group["lr"]))
 
-    # ------------------------------------------------------------------ weights
-    def _before_update(self) -> None:
-        if self.is_sampled(self.step):
-            self._reader.before_step(self._put_many)
+    def _after_update(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: dict[str, Any]) -> None:
+        if _is_skipped(optimizer):
+            return
+        if self._records:
+            if self._has_closure:
+                self._reader.read_gradients(self.step, is_sampled=self._is_sampled)
+            if self._is_sampled:
+                self._reader.read_updates(self.step, measured=self._has_closure)
+        self.end_step()
 
     # ------------------------------------------------------------------ rows
-    def _put_many(self, sites: list[str], role: str, stat: str, values: Tensor) -> None:
-        self._vectors.append(([self.writer.code(site, role, stat) for site in sites], values))
+    def _put_pass(self) -> None:
+        found = self._taps.keeper.counting()
+        if found is None:
+            self._warn_unseen()
+            return
+        self._rows.put_each(self.step, found.activations)
+        self._rows.put_each(self.step, found.gradients, factor=1 / self._loss_scale())
 
-    def _put(self, code: int, value: Tensor) -> None:
-        self._codes.append(code)
-        self._values.append(value)
+    def _loss_scale(self) -> float:
+        if self._scaler is not None:
+            return float(self._scaler.get_scale())
+        scale = getattr(self.optimizer, "grad_scale", None)
+        return 1.0 if scale is None else float(scale)
 
-    def _flush(self) -> None:
-        """Move the step's statistics to the host, all in one transfer."""
-        codes = [*self._codes, *(code for vector_codes, _ in self._vectors for code in vector_codes)]
-        if codes:
-            self.writer.add_many(self.step, np.array(codes), _to_host(self._values, [v for _, v in self._vectors]))
-        self._codes, self._values, self._vectors = [], [], []
+    def _warn_unseen(self) -> None:
+        if not self._taps.seen:
+            warnings.warn(
+                f"step {self.step} ended, but {type(self.model).__name__} was not called with gradients enabled since "
+                "the monitor was started: is it the model that trains, or a copy of it?",
+                stacklevel=2,
+            )
+
+    def _put_scalars(self) -> None:
+        values = {
+            self.writer.code("run", "run", name): (value, 1.0) if isinstance(value, Tensor) else value
+            for name, value in self._scalars.items()
+        }
+        if self._records:
+            self._rows.put_each(self.step, values)
+        self._scalars = {}
+
+    def _move_and_save(self) -> None:
+        self._rows.flush()
+        if self.writer.folder is not None and time.monotonic() - self._saved_at > SAVE_INTERVAL_S:
+            self.writer.sites = self._site_table()
+            self.writer.flush()
+            self._saved_at = time.monotonic()
+
+    def _site_table(self) -> list[Site]:
+        return self._taps.ordered(self._described)
 
 
-def _to_host(scalars: list[Tensor], vectors: list[Tensor]) -> np.ndarray:
-    """0-d and 1-d tensors as one array: one transfer from an accelerator, plain reads on the CPU."""
-    devices = {tensor.device for tensor in (*scalars, *vectors) if tensor.device.type != "cpu"}
-    if not devices:
-        return np.concatenate([[scalar.item() for scalar in scalars], *(vector.numpy() for vector in vectors)])
-    device = devices.pop()
-    moved = [tensor.reshape(-1).to(device, torch.float32) for tensor in (*scalars, *vectors)]
-    return torch.cat(moved).cpu().numpy()
-
-
-def _wanted(site: Site, stats: str) -> bool:
-    return stats == "full" or site.stream or site.block_index is None
-
-
-def _facts(model: nn.Module, optimizer: torch.optim.Optimizer | None) -> dict[str, Any]:
-    parameters = list(model.parameters())
-    facts: dict[str, Any] = {
-        "torch": torch.__version__,
-        "device": str(parameters[0].device),
-        "dtype": str(parameters[0].dtype).removeprefix("torch."),
-        "num_parameters": sum(p.numel() for p in parameters),
-    }
-    if optimizer is not None:
-        facts["optimizer"] = type(optimizer).__name__
-        facts["param_groups"] = [
-            {key: value for key, value in group.items() if key != "params" and isinstance(value, (int, float, bool))}
-            | {"num_parameters": sum(p.numel() for p in group["params"])}
-            for group in optimizer.param_groups
-        ]
-    return facts
+def _is_skipped(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether a gradient scaler told a fused optimizer to leave the parameters alone."""
+    found = getattr(optimizer, "found_inf", None)
+    return found is not None and bool(found)

@@ -1,88 +1,186 @@
-"""Statistics of one tensor as 0-d tensors, taken where the tensor is."""
+"""Statistics of one tensor, taken where the tensor is.
+
+On the CPU a statistic is a float at once. On an accelerator it stays there as a 0-d tensor with the factor that
+is still to be multiplied in, so that a step costs one transfer.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.linalg import vector_norm
 
-CORE = ("rms",)
-FULL = ("rms", "std", "max_abs", "zero_fraction", "sample_cosine")
+Value = float | tuple[Tensor, float]
+"""A number, or a 0-d tensor on an accelerator and the factor it is to be multiplied by on the host."""
+
+Bounds = tuple[float, float]
+"""The ends of an activation function's range."""
+
+NAMES = ("rms", "std", "max_abs", "zero_fraction", "saturated_fraction", "sample_cosine")
+"""Statistics of an activation."""
 
 SAFE = (1e-15, 1e15)
 """Norms between which float32 neither overflows nor underflows in the squares that were summed."""
 
+SATURATED_SHARE = 0.01
+"""An activation counts as saturated within this share of its range from an end."""
 
-def l2_norm(x: Tensor) -> Tensor:
+
+class Scratch:
+    """Memory for intermediate results, used again from tensor to tensor: a fresh block each time would be paged in
+    anew, which takes longer than filling it."""
+
+    def __init__(self) -> None:
+        self._flat: dict[tuple[str, int, torch.dtype], Tensor] = {}
+        self._shaped: dict[tuple[str, int, torch.dtype, torch.Size], Tensor] = {}
+
+    def like(self, x: Tensor, *, dtype: torch.dtype | None = None, use: str = "result") -> Tensor:
+        """Uninitialized memory of the shape, device and type of ``x``; one block per ``use``."""
+        key = (use, x.get_device(), dtype or x.dtype)
+        place = (key[0], key[1], key[2], x.shape)
+        shaped = self._shaped.get(place)
+        if shaped is None:
+            flat = self._flat.get(key)
+            if flat is None or flat.numel() < x.numel():
+                flat = self._flat[key] = torch.empty(x.numel(), dtype=key[2], device=x.device)
+                self._shaped = {other: view for other, view in self._shaped.items() if other[:3] != key}
+            shaped = self._shaped[place] = flat[: x.numel()].view(x.shape)
+        return shaped
+
+    def clear(self) -> None:
+        """Give the memory back."""
+        self._flat.clear()
+        self._shaped.clear()
+
+
+def is_readable(x: Tensor) -> bool:
+    """Whether statistics of this tensor mean anything: real floating point, dense, not empty, not on ``meta``."""
+    return (
+        x.is_floating_point()
+        and x.layout is torch.strided
+        and not x.is_nested
+        and x.device.type != "meta"
+        and x.numel() > 0
+    )
+
+
+def l2_norm(x: Tensor) -> Value:
     """Square root of the sum of squares.
 
     Half precision is summed in float32. On the CPU, where a look at the result costs nothing, a result that
     the squares may have over- or underflowed is taken again in float64: there it is finite exactly when every
     entry is, and 0 exactly when every entry is.
     """
-    norm = torch.linalg.vector_norm(x, dtype=torch.float32 if x.element_size() < 4 else None)
-    return norm if is_safe(norm) else torch.linalg.vector_norm(x, dtype=torch.float64)
+    norm = vector_norm(x) if x.dtype is torch.float32 else vector_norm(x, dtype=_sum_dtype(x))
+    if not x.is_cpu:
+        return norm, 1.0
+    value = norm.item()
+    if SAFE[0] < value < SAFE[1] or x.dtype is torch.float64:
+        return value
+    return vector_norm(x, dtype=torch.float64).item()
 
 
-def l2_norms(tensors: Sequence[Tensor]) -> Tensor:
-    """:func:`l2_norm` of many tensors in one fused call, ``(num_tensors,)``; float64 on the CPU."""
-    device = tensors[0].device
-    norms = torch._foreach_norm(list(tensors), 2, torch.float32 if tensors[0].element_size() < 4 else None)
-    out = torch.stack([norm.to(device) for norm in norms])
-    if device.type != "cpu":
-        return out
-    out = out.double()
-    if tensors[0].dtype != torch.float64:
-        for index, norm in enumerate(out.tolist()):
-            if not SAFE[0] < norm < SAFE[1]:
-                out[index] = l2_norm(tensors[index])
-    return out
-
-
-def is_safe(norm: Tensor) -> bool:
-    """Whether a norm can be trusted as it is; always where a look would mean a transfer."""
-    return norm.device.type != "cpu" or norm.dtype == torch.float64 or SAFE[0] < norm.item() < SAFE[1]
-
-
-def widen(x: Tensor, norm: Tensor) -> Tensor:
-    """The tensor in a precision in which its squares are safe: float64 where its norm says so, else float32 up."""
-    if not is_safe(norm.float()):
-        return x.double()
-    return x.float() if x.element_size() < 4 else x
-
-
-def rms(x: Tensor) -> Tensor:
+def rms(x: Tensor) -> Value:
     """Root of the mean square over all entries."""
-    return l2_norm(x) * x.numel() ** -0.5
+    norm, share = l2_norm(x), x.numel() ** -0.5
+    return norm * share if isinstance(norm, float) else (norm[0], share)
 
 
-def std(x: Tensor) -> Tensor:
-    """Standard deviation over all entries about their common mean (divisor: number of entries)."""
-    return torch.std(x, correction=0)
+def describe(x: Tensor, scratch: Scratch, bounds: Bounds | None = None) -> dict[str, Value]:
+    """RMS, std, largest magnitude, zero fraction, sample cosine and, where ``bounds`` say what it is, saturation.
 
-
-def max_abs(x: Tensor) -> Tensor:
-    """Largest magnitude; NaN where an entry is NaN."""
+    - ``std``: about the common mean of all entries; divisor: their number.
+    - ``max_abs``: NaN where an entry is NaN.
+    - ``zero_fraction``: share of entries that are exactly 0.
+    - ``sample_cosine``: mean cosine between pairs of different samples, see :func:`sample_cosine`; left out for a
+      tensor without samples.
+    - ``saturated_fraction``: share of entries within one hundredth of the range from one of its ends.
+    """
+    norm = l2_norm(x)
+    share = 1 / x.numel()
+    found = {"rms": _times(norm, share**0.5)}
+    x = _widen(x, norm, scratch)
+    room = scratch.like(x)
+    torch.sub(x, x.mean(), out=room)
+    found["std"] = _times(_host(vector_norm(room)), share**0.5)
     low, high = torch.aminmax(x)
-    return torch.maximum(-low, high)
+    found["max_abs"] = _host(torch.maximum(-low, high))
+    found["zero_fraction"] = _times(_host(torch.eq(x, 0, out=room).sum()), share)
+    if bounds is not None:
+        margin = SATURATED_SHARE * (bounds[1] - bounds[0])
+        lower = torch.le(x, bounds[0] + margin, out=room).sum()
+        upper = torch.ge(x, bounds[1] - margin, out=room).sum()
+        found["saturated_fraction"] = _times(_host(lower + upper), share)
+    if x.dim() >= 2:
+        found["sample_cosine"] = sample_cosine(x, scratch)
+    return found
 
 
-def zero_fraction(x: Tensor) -> Tensor:
-    """Share of entries that are exactly 0."""
-    return 1 - torch.count_nonzero(x) / x.numel()
-
-
-def sample_cosine(x: Tensor) -> Tensor:
+def sample_cosine(x: Tensor, scratch: Scratch) -> Value:
     """Mean cosine between pairs of different samples, the first dimension counting samples; NaN for one sample.
 
     With unit vectors u_i: ``(|sum u_i|^2 - B) / (B (B - 1))``. Samples that are all 0 count as unlike any other.
     """
+    num_samples = x.shape[0]
+    if num_samples < 2:
+        return math.nan
     samples = x.flatten(1)
-    size = torch.linalg.vector_norm(samples, dim=1, keepdim=True)
-    unit_sum = (samples / size.clamp_min(torch.finfo(x.dtype).tiny)).sum(0)
-    num_samples = torch.count_nonzero(size)
-    return (unit_sum.square().sum() - num_samples) / (len(x) * (len(x) - 1) or torch.nan)
+    size = vector_norm(samples, dim=1, keepdim=True)
+    unit = torch.div(samples, size.clamp_min(torch.finfo(x.dtype).tiny), out=scratch.like(samples))
+    excess = unit.sum(0).square().sum() - torch.count_nonzero(size)
+    return _times(_host(excess), 1 / (num_samples * (num_samples - 1)))
 
 
-STATISTICS = {function.__name__: function for function in (rms, std, max_abs, zero_fraction, sample_cosine)}
+def l2_norms(tensors: Sequence[Tensor]) -> np.ndarray | Tensor:
+    """:func:`l2_norm` of many tensors in one fused call per type, ``(num_tensors,)``.
+
+    A float64 array on the CPU, a tensor on the first tensor's device elsewhere.
+    """
+    stacked = torch.stack(_foreach_norms(tensors))
+    if not stacked.is_cpu:
+        return stacked
+    values = stacked.double().numpy()
+    for index in np.flatnonzero(~((values > SAFE[0]) & (values < SAFE[1]))).tolist():
+        values[index] = vector_norm(tensors[index], dtype=torch.float64).item()
+    return values
+
+
+def _foreach_norms(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """One 0-d tensor each, all on the first one's device and of one type."""
+    dtype, device = tensors[0].dtype, tensors[0].get_device()
+    if all(tensor.dtype is dtype and tensor.get_device() == device for tensor in tensors):
+        return list(torch._foreach_norm(list(tensors), 2, _sum_dtype(tensors[0])))
+    norms: list[Tensor] = list(tensors)
+    kinds = [(tensor.dtype, tensor.device) for tensor in tensors]
+    for kind in dict.fromkeys(kinds):
+        places = [index for index, other in enumerate(kinds) if other == kind]
+        group = [tensors[index] for index in places]
+        for index, norm in zip(places, torch._foreach_norm(group, 2, _sum_dtype(group[0])), strict=True):
+            norms[index] = norm.to(tensors[0].device)
+    widest = torch.float64 if any(norm.dtype == torch.float64 for norm in norms) else torch.float32
+    return [norm.to(widest) for norm in norms]
+
+
+def _sum_dtype(x: Tensor) -> torch.dtype | None:
+    return torch.float32 if x.element_size() < 4 else None
+
+
+def _widen(x: Tensor, norm: Value, scratch: Scratch) -> Tensor:
+    """The tensor in a precision in which its squares are safe: float64 where its norm says so, else float32 up."""
+    if isinstance(norm, float) and not SAFE[0] < norm < SAFE[1] and x.dtype != torch.float64:
+        return x.double()
+    if x.element_size() >= 4:
+        return x
+    return scratch.like(x, dtype=torch.float32, use="wide").copy_(x)
+
+
+def _host(value: Tensor) -> Value:
+    return value.item() if value.is_cpu else (value, 1.0)
+
+
+def _times(value: Value, factor: float) -> Value:
+    return value * factor if isinstance(value, float) else (value[0], value[1] * factor)

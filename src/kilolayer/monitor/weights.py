@@ -1,99 +1,178 @@
-"""Weight matrices around ``optimizer.step``: their norms, their gradients' norms, and how far the step moved them."""
+"""Parameters around ``optimizer.step``: their norms, their gradients' norms, and how far the step moved them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from kilolayer.monitor.statistics import l2_norm, l2_norms
+from kilolayer.monitor.rows import RowQueue
+from kilolayer.monitor.statistics import Scratch, Value, l2_norm, l2_norms
 
-Put = Callable[[list[str], str, str, Tensor], None]
-"""Takes sites, role, stat and one value per site."""
+SMALL = 1 << 14
+"""Entries up to which the differences of many parameters are taken in one fused call: of larger ones each is read
+again while it is in the cache."""
+
+Vector = np.ndarray | Tensor
 
 
-class WeightReader:
-    """Reads a model's weight matrices before and after an optimizer's step.
+class ParameterReader:
+    """Reads a model's parameters before and after an optimizer's step.
 
-    The update is the difference of a weight before and after, whatever the optimizer did, and so costs one
-    copy of the weights on sampled steps. Plain SGD needs none: its update is ``lr * gradient``, and that is
-    what is reported (before the sum with the weight is rounded).
+    The update is the difference of a parameter before and after, whatever the optimizer did, and so costs one copy
+    of the parameters on sampled steps. Plain SGD needs none: its update is ``lr * gradient``, and that is what is
+    reported (before the sum with the weight is rounded; in half precision, where rounding may swallow an update,
+    the difference is measured).
+
+    Args:
+        parameters: the model's parameters by name, each once.
+        optimizer: ``None`` where there is no update to measure.
+        rows: takes what is found.
+        weights_only: norms and updates of matrices alone, or of every parameter.
     """
 
-    def __init__(self, weights: list[tuple[str, nn.Parameter]], optimizer: torch.optim.Optimizer | None):
-        self.names = [name for name, _ in weights]
-        self.weights = [weight for _, weight in weights]
+    def __init__(
+        self,
+        parameters: Sequence[tuple[str, nn.Parameter]],
+        optimizer: torch.optim.Optimizer | None,
+        rows: RowQueue,
+        *,
+        weights_only: bool,
+    ):
+        self.parameters = [parameter for _, parameter in parameters]
         self.optimizer = optimizer
+        self.rows = rows
+        is_weight = np.array([parameter.dim() >= 2 for parameter in self.parameters], dtype=bool)
+        self._recorded = is_weight if weights_only else np.ones_like(is_weight)
+        self._is_weight = is_weight
+        self._everywhere = np.arange(len(self.parameters))
+        self._moving = [p for p, recorded in zip(self.parameters, self._recorded, strict=True) if recorded]
+        self._codes = {
+            key: np.array([rows.writer.code(name, *key) for name, _ in parameters], np.int32)
+            for key in (("param", "l2_norm"), ("param_grad", "l2_norm"), ("update", "l2_norm"))
+        }
+        self._codes["update", "update_ratio"] = np.array(
+            [rows.writer.code(name, "update", "update_ratio") for name, _ in parameters], np.int32
+        )
+        self._grad_norm_code = np.array([rows.writer.code("run", "run", "grad_norm")], np.int32)
+        self._scratch = Scratch()
         self._before: list[Tensor] = []
-        self._scratches: dict[tuple[torch.Size, torch.dtype, torch.device], Tensor] = {}
-        self._sizes = torch.empty(0)
-        self._grad_norms = torch.empty(0)
+        self._sizes: Vector = np.empty(0)
+        self._grad_norms: Vector = np.empty(0)
 
     def clear(self) -> None:
         """Give back all memory held between steps."""
-        self._before, self._scratches = [], {}
+        self._before = []
+        self._scratch.clear()
 
     @torch.no_grad()
-    def before_step(self, put: Put) -> None:
-        """Report gradients and sizes, and keep what :meth:`after_step` compares with."""
-        if not self.weights:
-            return
-        self._grad_norms = self._read_gradients(put)
-        self._sizes = l2_norms(self.weights)
-        put(self.names, "param", "l2_norm", self._sizes)
-        if self.optimizer is not None and self._plain_lrs() is None and not self._before:
-            self._before = [weight.detach().clone() for weight in self.weights]
+    def read_gradients(self, step: int, *, is_sampled: bool, scale: Tensor | None = None) -> None:
+        """Report the norm of all gradients and, one by one, of the weights' (on a sampled step: of all recorded).
+
+        ``scale`` is what the loss was multiplied by, where the gradients still are.
+        """
+        grads = [grad for parameter in self.parameters if (grad := parameter.grad) is not None]
+        places = self._everywhere
+        if len(grads) < len(self.parameters):
+            places = np.flatnonzero([parameter.grad is not None for parameter in self.parameters])
+        norms: Vector = np.empty(0)
+        if grads:
+            norms = l2_norms([_dense(grad) if grad.is_sparse else grad for grad in grads])
+            if scale is not None:
+                norms = norms / (scale.to(norms) if isinstance(norms, Tensor) else float(scale))
+            kept = (self._recorded if is_sampled else self._is_weight)[places]
+            self.rows.put(step, self._codes["param_grad", "l2_norm"][places[kept]], _pick(norms, np.flatnonzero(kept)))
+            self.rows.put(step, self._grad_norm_code, _total(norms))
+        if is_sampled:
+            self._grad_norms = _spread(norms, places, len(self.parameters))
 
     @torch.no_grad()
-    def after_step(self, put: Put, *, keep: bool) -> None:
-        """Report each weight's update; ``keep``: the next step is read as well."""
-        if not self.weights:
+    def read_sizes(self, step: int, *, copy: bool) -> None:
+        """Report the parameters' norms; ``copy``: keep them to compare with, whatever the optimizer is."""
+        if not self._moving:
             return
-        lrs = self._plain_lrs()
+        self._sizes = l2_norms(self._moving)
+        self.rows.put(step, self._codes["param", "l2_norm"][self._recorded], self._sizes)
+        if copy or self._plain_lrs() is None:
+            if not self._before:
+                self._before = [torch.empty_like(parameter) for parameter in self._moving]
+            torch._foreach_copy_(self._before, list[Tensor](self._moving))
+
+    @torch.no_grad()
+    def read_updates(self, step: int, *, measured: bool) -> None:
+        """Report each parameter's update; ``measured``: from the difference, whatever the optimizer is."""
+        if not self._moving:
+            return
+        lrs = None if measured else self._plain_lrs()
         if lrs is None:
-            updates = self._differences(keep=keep)
+            updates = self._differences()
         else:
-            updates = self._grad_norms * torch.tensor(lrs, dtype=torch.float64).to(self._grad_norms)
-        put(self.names, "update", "l2_norm", updates)
-        put(self.names, "update", "update_ratio", updates / self._sizes)
-        if not keep:
-            self.clear()
+            updates = _pick(self._grad_norms, np.flatnonzero(self._recorded))
+            updates = updates * (torch.as_tensor(lrs).to(updates) if isinstance(updates, Tensor) else lrs)
+        self.rows.put(step, self._codes["update", "l2_norm"][self._recorded], updates)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratios = updates / self._sizes
+        self.rows.put(step, self._codes["update", "update_ratio"][self._recorded], ratios)
 
-    def _read_gradients(self, put: Put) -> Tensor:
-        """Report the gradients' norms and return one per weight, 0 where there is no gradient."""
-        places = [index for index, weight in enumerate(self.weights) if weight.grad is not None]
-        if not places:
-            return torch.zeros(len(self.weights), device=self.weights[0].device)
-        found = l2_norms([grad for weight in self.weights if (grad := weight.grad) is not None])
-        put([self.names[index] for index in places], "param_grad", "l2_norm", found)
-        norms = found.new_zeros(len(self.weights))
-        norms[places] = found
-        return norms
+    def _differences(self) -> Vector:
+        sizes = np.array([parameter.numel() for parameter in self._moving])
+        small, large = np.flatnonzero(sizes <= SMALL), np.flatnonzero(sizes > SMALL)
+        found: list[Value] = [0.0] * len(sizes)
+        if len(small):
+            norms = l2_norms(torch._foreach_sub([self._moving[i] for i in small], [self._before[i] for i in small]))
+            for place, norm in zip(small, norms, strict=True):
+                found[place] = (norm, 1.0) if isinstance(norm, Tensor) else float(norm)
+        for place in large:
+            before = self._before[place]
+            found[place] = l2_norm(torch.sub(self._moving[place], before, out=self._scratch.like(before)))
+        if not isinstance(self._sizes, Tensor):
+            return np.array(found, np.float64)
+        return torch.stack([value[0].to(self._sizes) for value in found if isinstance(value, tuple)])
 
-    def _differences(self, *, keep: bool) -> Tensor:
-        """Norms of the differences, weight by weight through one scratch tensor: a matrix just written is read again
-        from the cache, which costs a third of the same work in passes over all weights."""
-        norms = []
-        for weight, before in zip(self.weights, self._before, strict=True):
-            norms.append(l2_norm(torch.sub(weight, before, out=self._scratch(before))))
-            if keep:
-                before.copy_(weight)
-        return torch.stack([norm.to(self._sizes) for norm in norms])
-
-    def _scratch(self, like: Tensor) -> Tensor:
-        key = (like.shape, like.dtype, like.device)
-        if key not in self._scratches:
-            self._scratches[key] = torch.empty_like(like)
-        return self._scratches[key]
-
-    def _plain_lrs(self) -> list[float] | None:
-        """The learning rate of each weight if the optimizer is SGD and nothing else touches the weights."""
+    def _plain_lrs(self) -> np.ndarray | None:
+        """The learning rate of each recorded parameter if the optimizer is SGD and nothing else touches them."""
         optimizer = self.optimizer
-        if type(optimizer) is not torch.optim.SGD or len(optimizer._optimizer_step_post_hooks) > 1:
+        if type(optimizer) is not torch.optim.SGD:
+            return None
+        if len(optimizer._optimizer_step_pre_hooks) > 1 or len(optimizer._optimizer_step_post_hooks) > 1:
             return None
         changes = ("momentum", "weight_decay", "dampening", "nesterov", "maximize")
         if any(group[name] for group in optimizer.param_groups for name in changes):
             return None
-        lrs = {p: float(group["lr"]) for group in optimizer.param_groups for p in group["params"]}
-        return [lrs.get(weight, 0.0) for weight in self.weights]
+        if any(parameter.element_size() < 4 for parameter in self._moving):
+            return None
+        lrs = {id(p): float(group["lr"]) for group in optimizer.param_groups for p in group["params"]}
+        return np.array([lrs.get(id(parameter), 0.0) for parameter in self._moving])
+
+
+def _dense(grad: Tensor) -> Tensor:
+    return grad.coalesce().values()
+
+
+def _pick(values: Vector, places: np.ndarray) -> Vector:
+    if len(places) == len(values):
+        return values
+    return values[torch.from_numpy(places).to(values.device)] if isinstance(values, Tensor) else values[places]
+
+
+def _total(norms: Vector) -> Vector:
+    """Norm of everything from the norms of its parts, ``(1,)``."""
+    if isinstance(norms, Tensor):
+        return torch.linalg.vector_norm(norms).reshape(1)
+    with np.errstate(invalid="ignore", over="ignore"):
+        return np.sqrt(np.sum(norms**2, keepdims=True))
+
+
+def _spread(values: Vector, places: np.ndarray, length: int) -> Vector:
+    """The values at their places, 0 elsewhere."""
+    if len(values) == length:
+        return values
+    if isinstance(values, Tensor):
+        out = values.new_zeros(length)
+        out[torch.from_numpy(places).to(values.device)] = values
+        return out
+    filled = np.zeros(length)
+    filled[places] = values
+    return filled

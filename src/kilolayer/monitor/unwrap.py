@@ -1,0 +1,51 @@
+"""The objects inside the wrappers that training code puts around a model and an optimizer."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+
+WRAPPER_NAMES = ("_orig_mod", "_checkpoint_wrapped_module")
+"""Attributes under which ``torch.compile`` and PyTorch's checkpoint wrapper keep the module they wrap."""
+
+
+def unwrap_model(model: nn.Module) -> nn.Module:
+    """The module whose names the caller knows: out of DDP, DataParallel and ``torch.compile``."""
+    while True:
+        if isinstance(model, (DistributedDataParallel, DataParallel)):
+            model = model.module
+        elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
+            model = inner
+        else:
+            return model
+
+
+def unwrap_optimizer(optimizer: object) -> torch.optim.Optimizer:
+    """The optimizer that steps: out of the wrappers of Accelerate, Lightning and their like.
+
+    Raises:
+        TypeError: no ``torch.optim.Optimizer`` is found.
+    """
+    found = optimizer
+    while isinstance(inner := getattr(found, "optimizer", None), torch.optim.Optimizer):
+        found = inner
+    if not isinstance(found, torch.optim.Optimizer):
+        raise TypeError(
+            f"optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}; "
+            "with a loop of another kind pass optimizer=None and call end_step() after each step"
+        )
+    return found
+
+
+def clean_name(name: str) -> str:
+    """A fully qualified name without the wrappers' own parts."""
+    return ".".join(part for part in name.split(".") if part not in WRAPPER_NAMES)
+
+
+def is_compiled(model: nn.Module) -> bool:
+    """Whether ``torch.compile`` was applied to the model or to a module in it, either way."""
+    return any(
+        hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
+        for module in model.modules()
+    )
