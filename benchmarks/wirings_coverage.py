@@ -57,7 +57,7 @@ def coverage_row(name: str, blocks: int, width: int, mnist: str) -> list[str]:
         init = examine(
             build_model(run, data), torch.from_numpy(data.x_train)[probe], torch.from_numpy(data.y_train)[probe]
         )
-        std_band, grad_band = predict_step_0(run, data)
+        std_band, (grad_band, *_) = predict_step_0(run, data)
         std = init.curve("activation", "std", init.stream())[places]
         grad = init.curve("param_grad", "l2_norm", first_weights(init))[places]
         scatters = std_band.scatters

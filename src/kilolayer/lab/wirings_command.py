@@ -11,7 +11,7 @@ from rich.console import Console
 from kilolayer.lab.progress import run_with_progress
 from kilolayer.lab.wirings import WiringRun
 from kilolayer.lab.wirings_experiment import WiringsExperiment
-from kilolayer.lab.wirings_results import load_results, to_record
+from kilolayer.lab.wirings_results import load_results, to_record, with_earlier_results
 
 
 def run_command(data: str, runs: tuple[WiringRun, ...], out: Path, *, jobs: int, as_json: bool) -> bool:
@@ -32,12 +32,18 @@ def run_command(data: str, runs: tuple[WiringRun, ...], out: Path, *, jobs: int,
         from kilolayer.lab.wirings_report import save_reports, sentence
         from kilolayer.lab.wirings_tables import print_results
 
+        everything = with_earlier_results(results, out)
         try:
-            reports = [f"Report: {path}" for path in save_reports(results, out)]
+            reports = [f"Report: {path}" for path in save_reports(everything, out)]
         except ImportError as error:
             reports = [f"No report: {error}"]
-        print_results(results, Console())
-        print(fill(sentence(results), 79))
+        if len(everything) > len(results):
+            reports.append(
+                f"It shows all {len(everything)} finished runs of the folder; the tables show those asked for."
+            )
+        console = Console()
+        print_results(results, console)
+        print(fill(sentence(results), console.width - 1, break_on_hyphens=False))
         print("\n".join(reports))
     if not finished:
         print(f"Stopped with {len(results)} of {len(runs)} runs finished; the same command continues.", file=sys.stderr)

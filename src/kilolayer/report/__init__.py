@@ -6,6 +6,7 @@ imported when a report is made, not before.
 
 from kilolayer.report.encode import to_json, to_plain
 from kilolayer.report.html import render_html
+from kilolayer.report.page import MAX_DRAWN_RUNS
 from kilolayer.report.png import draw_png, save_png
 from kilolayer.report.renderers import RENDERERS, Renderer, Report, save_report
 from kilolayer.report.sparkline import sparkline
@@ -15,6 +16,7 @@ from kilolayer.report.text import format_number, format_range, format_value, ine
 from kilolayer.report.view import Prediction, RunView
 
 __all__ = [
+    "MAX_DRAWN_RUNS",
     "RENDERERS",
     "Prediction",
     "Renderer",

@@ -101,6 +101,16 @@ class Columns:
         axes.plot(
             steps[kept], self.loss_axis.place(losses[kept]), color=CURVE_COLORS[0], linewidth=1.2, marker=marker, ms=3
         )
+        above = steps[self.loss_axis.above(losses)]
+        axes.scatter(
+            above,
+            np.full(len(above), self.loss_axis.high),
+            marker="^",
+            s=22,
+            color=CURVE_COLORS[0],
+            clip_on=False,
+            zorder=3,
+        )
         bad = first_nonfinite_step(run.recording, [grids[number] for grids in self.grids])
         if bad is not None:
             axes.axvline(bad, color=NONFINITE_COLOR, linestyle="--", linewidth=1.2)

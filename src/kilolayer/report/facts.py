@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,15 +15,34 @@ MAX_FACTS = 200
 
 
 def flatten(facts: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Nested facts as ``outer.inner -> text``, at most :data:`MAX_FACTS` of them."""
+    """Nested facts as ``outer.inner -> text``, at most :data:`MAX_FACTS` of them.
+
+    A list of mappings counts its members from 1, where it has several: ``param_groups.2.lr``.
+
+    Example:
+        >>> flatten({"param_groups": [{"lr": 0.05, "nesterov": False}]})
+        {'param_groups.lr': '0.05', 'param_groups.nesterov': 'no'}
+    """
     flat: dict[str, str] = {}
     for key, value in facts.items():
         name = f"{prefix}{inert(key, limit=80)}"
-        if isinstance(value, Mapping) and value:
-            flat.update(flatten(value, f"{name}."))
+        inner = _inner(value)
+        if inner:
+            flat.update(flatten(inner, f"{name}."))
         else:
-            flat[name] = format_value(value)
+            # Settings are exact numbers: two that differ must not read the same.
+            exact = isinstance(value, float) and math.isfinite(value)
+            flat[name] = f"{value:.6g}" if exact else format_value(value)
     return dict(list(flat.items())[:MAX_FACTS])
+
+
+def _inner(value: Any) -> Mapping[str, Any]:
+    """The facts within a fact; none where it is a plain value."""
+    if isinstance(value, Mapping):
+        return value
+    if isinstance(value, (list, tuple)) and value and all(isinstance(one, Mapping) for one in value):
+        return value[0] if len(value) == 1 else {str(number + 1): one for number, one in enumerate(value)}
+    return {}
 
 
 def shared_and_differing(runs: Sequence[RunView]) -> tuple[dict[str, str], dict[str, list[str]]]:

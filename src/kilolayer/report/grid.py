@@ -56,6 +56,11 @@ class Grid:
             place + 1 if site.block_index is None else site.block_index + 1 for place, site in enumerate(self.sites)
         ]
 
+    @property
+    def is_mixed(self) -> bool:
+        """Whether neighboring sites play different parts in their blocks: no line joins those."""
+        return len(self.bands) == 1 and len(set(self.block_numbers)) < len(self.sites)
+
     def tick_places(self, *, at_most: int = 6) -> list[int]:
         """Indices of about ``at_most`` sites to label; in every band the first, and the last in the last one."""
         places: list[int] = []

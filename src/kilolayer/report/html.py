@@ -21,7 +21,12 @@ MISSING_EXTRA = "the HTML report needs plotly and jinja2: pip install 'kilolayer
 
 
 def render_html(
-    runs: Sequence[RunView], *, title: str, sentence: str, environment: Mapping[str, Any] | None = None
+    runs: Sequence[RunView],
+    *,
+    title: str,
+    sentence: str,
+    settings: Mapping[str, Any] | None = None,
+    environment: Mapping[str, Any] | None = None,
 ) -> str:
     """Runs side by side as one self-contained HTML page: no network, no script but its own.
 
@@ -33,6 +38,7 @@ def render_html(
         runs: what to show, in order.
         title: a short name of the whole, such as ``"lab wirings"``.
         sentence: the verdict in one sentence.
+        settings: what was run, label -> value.
         environment: versions and machine, label -> value.
 
     Raises:
@@ -59,6 +65,7 @@ def render_html(
     return templates.get_template("report.html.j2").render(
         title=inert(title),
         sentence=inert(sentence),
+        settings=flatten(settings or {}),
         environment=flatten(environment or {}),
         page=page,
         style=Markup(_asset("report.css")),

@@ -8,20 +8,24 @@ from typing import Any
 import numpy as np
 
 from kilolayer.report.grid import run_series
-from kilolayer.report.panel import rounded
-from kilolayer.report.scale import scale_label, ticks
+from kilolayer.report.lines import rounded
+from kilolayer.report.panel import step_bounds
+from kilolayer.report.scale import scale_label, step_ticks, ticks
 from kilolayer.report.thin import thin_curve
 from kilolayer.report.view import RunView
 
 MAX_DECADES = 3.0
 LOG_FROM_DECADES = 1.5
+MAX_MARKS = 12
+"""More marks along the upper edge would touch each other."""
 
 
 class LossAxis:
     """The loss axis that all runs share, so that their curves can be compared.
 
     Logarithmic where the losses span more than :data:`LOG_FROM_DECADES` decades; a loss that explodes reaches at
-    most :data:`MAX_DECADES` above the lowest, beyond that its curve leaves the picture.
+    most :data:`MAX_DECADES` above the lowest. Beyond that its curve leaves the picture, and marks at the upper edge
+    say where (:meth:`above`).
     """
 
     def __init__(self, runs: Sequence[RunView]):
@@ -41,6 +45,11 @@ class LossAxis:
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.log10(losses.astype(np.float64)) if self.log else losses.astype(np.float64)
 
+    def above(self, losses: np.ndarray) -> np.ndarray:
+        """Indices of at most :data:`MAX_MARKS` finite losses beyond the axis, with the first and the last of them."""
+        found = np.flatnonzero(np.isfinite(losses) & (self.place(losses) > self.high))
+        return found[np.unique(np.linspace(0, len(found) - 1, min(len(found), MAX_MARKS)).round().astype(int))]
+
     def ticks(self) -> tuple[list[float], list[str]]:
         """Positions and texts of the axis's ticks."""
         places = ticks(self.low, self.high, log=self.log)
@@ -53,9 +62,12 @@ def loss_panel(run: RunView, axis: LossAxis, *, nonfinite_step: int | None, limi
     if not len(steps):
         return None
     kept = thin_curve(losses.astype(np.float64), limit)
+    above = axis.above(losses)
     return {
         "x": steps[kept].tolist(),
         "y": rounded(axis.place(losses[kept])),
+        "above": {"x": steps[above].tolist(), "y": rounded(axis.place(losses[above]))},
+        "x_ticks": step_ticks(*step_bounds(steps)[[0, -1]], count=6),
         "log": axis.log,
         "y_range": [axis.low, axis.high],
         "y_ticks": list(axis.ticks()),

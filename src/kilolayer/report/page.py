@@ -19,8 +19,9 @@ from kilolayer.report.scale import CURVE_COLORS, NONFINITE_COLOR, VIRIDIS, Color
 from kilolayer.report.text import format_number, inert
 from kilolayer.report.view import RunView
 
-MAX_DRAWN_RUNS = 48
-"""More pictures than this nobody looks at, and the file would pass 8 MB; tables and verdicts show every run."""
+MAX_DRAWN_RUNS = 24
+"""Four pictures each: more nobody looks at, and the file would grow past what opens at once. Tables and verdicts show
+every run."""
 
 
 COLORS = {"viridis": VIRIDIS, "nonfinite": NONFINITE_COLOR, "curves": CURVE_COLORS}
@@ -128,7 +129,7 @@ def grid_words(grid: Grid) -> str:
 
 
 def _losses(runs: Sequence[RunView], grids: Sequence[Sequence[Grid | None]], panels: list[dict[str, Any]]) -> Group:
-    axis = LossAxis(runs)
+    axis, num_others = LossAxis(runs), len(panels)
     limit = max(20_000 // max(len(runs), 1), 100)
     pictures = []
     for run, kept in zip(runs, grids, strict=True):
@@ -139,15 +140,21 @@ def _losses(runs: Sequence[RunView], grids: Sequence[Sequence[Grid | None]], pan
             continue
         panels.append(panel)
         pictures.append(Picture(inert(run.name), loss_words(run, bad), len(panels) - 1))
-    return Group("loss", "Loss", "Training loss of each step, on the same axis for all runs.", tuple(pictures))
+    meaning = "Training loss of each step" + (", on the same axis for all runs." if len(runs) > 1 else ".")
+    if any(panel["above"]["x"] for panel in panels[num_others:]):
+        meaning += " Triangles mark losses above the axis."
+    return Group("loss", "Loss", meaning, tuple(pictures))
 
 
 def loss_words(run: RunView, nonfinite_step: int | None) -> str:
     """What a loss curve shows, in words."""
     steps, losses = run_series(run.recording, "loss")
-    tail = "" if nonfinite_step is None else f" First non-finite value at step {nonfinite_step}."
-    first, last = format_number(losses[0]), format_number(losses[-1])
-    return f"Loss {first} at step {steps[0]}, {last} at step {steps[-1]}.{tail}"
+    finite = np.flatnonzero(np.isfinite(losses))
+    ends = dict.fromkeys(finite[[0, -1]].tolist()) if len(finite) else ()
+    said = [f"{format_number(losses[index])} at step {steps[index]}" for index in ends]
+    if nonfinite_step is not None:
+        said.append(f"first non-finite value at step {nonfinite_step}")
+    return f"Loss {', '.join(said)}."
 
 
 def _not_recorded(recording: Recording, quantities: Sequence[Quantity]) -> list[str]:

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from kilolayer.report.grid import Grid
+from kilolayer.report.lines import band_points, line_points, predicted_at
 from kilolayer.report.numbers import prediction_text
-from kilolayer.report.scale import ColorScale, scale_label, ticks, widen
+from kilolayer.report.scale import ColorScale, scale_label, step_ticks, ticks, widen
 from kilolayer.report.text import NAME_LIMIT, inert
-from kilolayer.report.thin import chosen_steps, thin_curve, thin_grid
+from kilolayer.report.thin import chosen_steps, thin_grid
 from kilolayer.report.view import Prediction
 
 
@@ -65,8 +66,8 @@ def depth_panel(
     bounds = step_bounds(grid.steps)
     labels = grid.tick_places()
     curves = _curves(grid, budget.points)
-    predicted = _predicted(grid, prediction, budget.points)
-    low, high = _reach(curves, predicted, scale)
+    at, arrays = (np.zeros(0, dtype=int), {}) if prediction is None else predicted_at(grid, prediction)
+    low, high = _reach(curves, arrays, scale)
     places = ticks(low, high, log=grid.quantity.log, count=3)
     return {
         "log": grid.quantity.log,
@@ -77,6 +78,7 @@ def depth_panel(
         "high": cells.high,
         "x_edges": bounds[cells.step_edges].tolist(),
         "y_edges": (cells.site_edges - 0.5).tolist(),
+        "step_ticks": step_ticks(bounds[0], bounds[-1]),
         "step_spans": _spans(grid.steps, cells.step_edges),
         "row_sites": [[names.number(grid.sites[i].name), names.number(grid.sites[j - 1].name)]
                       for i, j in pairwise(cells.site_edges)],
@@ -84,9 +86,9 @@ def depth_panel(
         "blocks": _block_spans(grid),
         "y_ticks": [labels, [str(grid.block_numbers[index]) for index in labels]],
         "bands": [[inert(band.label, limit=40), band.first - 0.5, band.end - 0.5] for band in grid.bands],
-        "points": len(grid.bands) == 1 and len(set(grid.block_numbers)) < len(grid.sites),
+        "points": grid.is_mixed,
         "curves": curves,
-        "predicted": predicted,
+        "predicted": _predicted(grid, at, arrays, reach=(low, high), limit=budget.points),
         "x_range": [low, high],
         "x_ticks": [places, [scale_label(place, log=grid.quantity.log) for place in places]],
         "nonfinite_step": grid.first_nonfinite_step,
@@ -116,48 +118,11 @@ def _block_spans(grid: Grid) -> list[list[float]]:
 
 
 def _curves(grid: Grid, limit: int) -> list[dict[str, Any]]:
-    curves = []
-    for index in chosen_steps(grid.steps, grid.first_nonfinite_step):
-        values = grid.scaled[index]
-        places = thin_curve(values, limit)
-        curve = _with_breaks(grid, places, {"x": values[places]})
-        curves.append({"step": int(grid.steps[index]), **curve})
-    return curves
-
-
-def _with_breaks(grid: Grid, places: np.ndarray, arrays: dict[str, np.ndarray]) -> dict[str, list[float | None]]:
-    """Points along the depth as lists, with an empty point between bands so that no line joins them."""
-    starts = [band.first for band in grid.bands[1:]]
-    before = np.searchsorted(places, starts)
-    broken = {name: rounded(np.insert(array, before, np.nan)) for name, array in arrays.items()}
-    return {"y": rounded(np.insert(places.astype(float), before, np.nan)), **broken}
-
-
-def on_scale(values: np.ndarray, grid: Grid) -> np.ndarray:
-    """Predicted values on the scale of a grid; NaN where they do not lie on it."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.log10(values) if grid.quantity.log else np.asarray(values)
-
-
-def predicted_at(grid: Grid, prediction: Prediction) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Where a prediction lies along the depth of a grid, and its value, low and high on the grid's scale."""
-    place = {site.name: index for index, site in enumerate(grid.sites)}
-    known = [index for index, name in enumerate(prediction.sites) if name in place]
-    places = np.array([place[prediction.sites[index]] for index in known], dtype=int)
-    order = np.argsort(places, kind="stable")
-    kept = np.array(known, dtype=int)[order]
-    arrays = {"value": prediction.value, "low": prediction.low, "high": prediction.high}
-    return places[order], {name: on_scale(array[kept], grid) for name, array in arrays.items() if array is not None}
-
-
-def _predicted(grid: Grid, prediction: Prediction | None, limit: int) -> dict[str, list[float | None]] | None:
-    if prediction is None:
-        return None
-    places, arrays = predicted_at(grid, prediction)
-    if not len(places):
-        return None
-    kept = thin_curve(arrays["value"], limit)
-    return _with_breaks(grid, places[kept], {name: array[kept] for name, array in arrays.items()})
+    places = np.arange(len(grid.sites))
+    return [
+        {"step": int(grid.steps[index]), **line_points(grid, places, grid.scaled[index], limit)}
+        for index in chosen_steps(grid.steps, grid.first_nonfinite_step)
+    ]
 
 
 def _row_predictions(grid: Grid, prediction: Prediction | None, edges: np.ndarray) -> list[str]:
@@ -167,20 +132,25 @@ def _row_predictions(grid: Grid, prediction: Prediction | None, edges: np.ndarra
     return [prediction_text(prediction, grid.sites[first].name) for first in edges[:-1]]
 
 
-def _reach(curves: list[dict[str, Any]], predicted: dict[str, Any] | None, scale: ColorScale) -> tuple[float, float]:
+def _reach(curves: list[dict[str, Any]], predicted: dict[str, np.ndarray], scale: ColorScale) -> tuple[float, float]:
     """The range the curves of a panel need; the color scale's where none has a point."""
-    drawn = [curve["x"] for curve in curves]
-    if predicted is not None:
-        drawn += [predicted[name] for name in ("value", "low", "high") if name in predicted]
-    points = [point for values in drawn for point in values if point is not None]
-    if not points:
+    drawn = [point for curve in curves for point in curve["x"] if point is not None]
+    drawn += [float(point) for values in predicted.values() for point in values[np.isfinite(values)]]
+    if not drawn:
         return scale.low, scale.high
-    low, high = min(points), max(points)
+    low, high = min(drawn), max(drawn)
     low, high = widen(low, high) if scale.log else (low, high if high > low else low + 1.0)
     margin = 0.04 * (high - low)
     return low - margin, high + margin
 
 
-def rounded(values: np.ndarray) -> list[float | None]:
-    """Values for a file, to six digits; ``None`` where not finite."""
-    return [float(f"{value:.6g}") if np.isfinite(value) else None for value in values]
+def _predicted(
+    grid: Grid, places: np.ndarray, arrays: dict[str, np.ndarray], *, reach: tuple[float, float], limit: int
+) -> dict[str, Any] | None:
+    """Theory's line and, where it gives one, its band; ``None`` where it says nothing of these sites."""
+    if not len(places):
+        return None
+    drawn: dict[str, Any] = {"line": line_points(grid, places, arrays["value"], limit)}
+    if "low" in arrays:
+        drawn["band"] = band_points(grid, places, arrays, reach=reach, limit=limit)
+    return drawn

@@ -24,13 +24,14 @@ FORMAT = 1
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """What every form of a report says: runs in order, a short title, the verdict in one sentence, and versions
-    and machine as label -> value."""
+    """What every form of a report says: runs in order, a short title, the verdict in one sentence, and as
+    label -> value what was run (``settings``) and with which versions on which machine (``environment``)."""
 
     runs: Sequence[RunView]
     title: str
     sentence: str
     environment: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,13 @@ class Renderer:
 
 
 def _html(report: Report) -> bytes:
-    page = render_html(report.runs, title=report.title, sentence=report.sentence, environment=report.environment)
+    page = render_html(
+        report.runs,
+        title=report.title,
+        sentence=report.sentence,
+        settings=report.settings,
+        environment=report.environment,
+    )
     return page.encode()
 
 
@@ -62,8 +69,9 @@ def _json(report: Report) -> bytes:
         }
         for run in report.runs
     ]
-    said = {"title": report.title, "sentence": report.sentence, "environment": report.environment}
-    return (to_json({"format": FORMAT, **said, "runs": runs}, indent=1) + "\n").encode()
+    said = {"title": report.title, "sentence": report.sentence}
+    set_up = {"settings": report.settings, "environment": report.environment}
+    return (to_json({"format": FORMAT, **said, **set_up, "runs": runs}, indent=1) + "\n").encode()
 
 
 def _text(report: Report) -> bytes:

@@ -101,11 +101,27 @@ def ticks(low: float, high: float, *, log: bool, count: int = 4) -> list[float]:
     return found[:count]
 
 
+def step_ticks(low: float, high: float, *, count: int = 4) -> list[int]:
+    """At most about ``count`` whole steps to label within a range of steps, evenly spaced.
+
+    Example:
+        >>> step_ticks(-0.5, 2.5), step_ticks(-0.5, 64.5)
+        ([0, 1, 2], [0, 50])
+    """
+    step = max(round(_even_step(low, high, count)), 1)
+    return list(range(math.ceil(low / step) * step, math.floor(high) + 1, step))
+
+
+def _even_step(low: float, high: float, count: int) -> float:
+    """The round distance between ``count`` ticks: 1, 2 or 5 times a power of ten."""
+    raw = (high - low) / max(count - 1, 1)
+    power = 10.0 ** math.floor(math.log10(raw))
+    return next(power * factor for factor in (1, 2, 5, 10) if power * factor >= raw * 0.999)
+
+
 def _even_ticks(low: float, high: float, count: int) -> list[float]:
     if not high > low:
         return [low]
-    raw = (high - low) / max(count - 1, 1)
-    power = 10.0 ** math.floor(math.log10(raw))
-    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= raw * 0.999)
+    step = _even_step(low, high, count)
     first = math.ceil(low / step - 1e-9)
     return [index * step for index in range(first, math.floor(high / step + 1e-9) + 1)][:count]

@@ -25,11 +25,21 @@ ASCII_HEAD = Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
 class SplitTable:
     """A table that never breaks a number over two lines: columns that do not fit go into a further table.
 
-    The first column is repeated in each part. Cells hold text only; nothing in them is read as markup.
+    The first ``num_keys`` columns, which tell the rows apart, are repeated in each part. Cells hold text only; nothing
+    in them is read as markup.
     """
 
-    def __init__(self, header: Sequence[str], rows: Sequence[Sequence[str]], *, title: str = "", caption: str = ""):
+    def __init__(
+        self,
+        header: Sequence[str],
+        rows: Sequence[Sequence[str]],
+        *,
+        title: str = "",
+        caption: str = "",
+        num_keys: int = 1,
+    ):
         self.header, self.rows, self.title, self.caption = list(header), [list(row) for row in rows], title, caption
+        self.num_keys = num_keys
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if self.title:
@@ -53,24 +63,24 @@ class SplitTable:
         return min(self._width(0), max(2 * width // 5, 8))
 
     def _parts(self, width: int) -> list[list[int]]:
-        """Column numbers of each part."""
-        first = self._first_width(width)
-        parts: list[list[int]] = [[0]]
-        left = width - first
-        for column in range(1, len(self.header)):
-            needed = self._width(column) + GAP
-            if needed > left and len(parts[-1]) > 1:
-                parts.append([0])
-                left = width - first
-            parts[-1].append(column)
-            left -= needed
+        """Column numbers of each part: as few parts as there must be, filled alike."""
+        keys = list(range(self.num_keys))
+        room = width - self._first_width(width) - sum(self._width(column) + GAP for column in keys[1:])
+        needed = [self._width(column) + GAP for column in range(self.num_keys, len(self.header))]
+        fewest = len(_filled(needed, room))
+        while room > 1 and len(_filled(needed, room - 1)) == fewest:
+            room -= 1
+        parts, column = [], self.num_keys
+        for count in _filled(needed, room) or [0]:
+            parts.append([*keys, *range(column, column + count)])
+            column += count
         return parts
 
     def _table(self, columns: Sequence[int], options: ConsoleOptions) -> Table:
         box = ASCII_HEAD if options.ascii_only else SIMPLE_HEAD
         # The box adds a blank between columns, the padding the other one.
         table = Table(box=box, show_edge=False, pad_edge=False, padding=(0, GAP - 1, 0, 0), header_style="bold")
-        alone = len(columns) <= 2
+        alone = len(columns) <= self.num_keys + 1
         for column in columns:
             numeric = column > 0 and all(_is_number(row[column]) for row in self.rows)
             table.add_column(
@@ -86,26 +96,40 @@ class SplitTable:
         return table
 
 
+def _filled(needed: Sequence[int], room: int) -> list[int]:
+    """How many columns in a row go into each part; one at least, however narrow the room."""
+    counts: list[int] = []
+    left = 0
+    for width in needed:
+        if not counts or width > left:
+            counts.append(0)
+            left = room
+        counts[-1] += 1
+        left -= width
+    return counts
+
+
 def _is_number(text: str) -> bool:
     return not text or text[0].isdigit() or text[0] in "-+." or text in ("NaN", "inf", "not recorded")
 
 
 def render_table(
-    header: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str = "", caption: str = ""
+    header: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str = "", caption: str = "", num_keys: int = 1
 ) -> SplitTable:
     """A table of names and numbers for a Rich console.
 
     Numbers are shown in as few digits as they need; pass text (see ``format_range``) to show them otherwise.
-    ``None`` shows as ``-``. A table wider than the console is split, its first column repeated.
+    ``None`` shows as ``-``. A table wider than the console is split, its first ``num_keys`` columns repeated.
 
     Args:
         header: one name per column.
         rows: one value per column each: text or numbers.
         title: stands above.
         caption: stands below.
+        num_keys: columns that tell the rows apart, first in each.
 
     Raises:
-        ValueError: a row with more or fewer cells than the header.
+        ValueError: a row with more or fewer cells than the header, or ``num_keys`` that is none of their number.
 
     Example:
         >>> table = render_table(["wiring", "std"], [["plain-naive", 7.21e-10], ["prenorm", 1.46]])
@@ -119,7 +143,9 @@ def render_table(
     for row in cells:
         if len(row) != len(header):
             raise ValueError(f"a row has {len(row)} cells but the header {len(header)}: {row}")
-    return SplitTable([format_value(name) for name in header], cells, title=title, caption=caption)
+    if not 1 <= num_keys <= len(header):
+        raise ValueError(f"num_keys must lie in 1 to {len(header)}, the number of columns, got {num_keys}")
+    return SplitTable([format_value(name) for name in header], cells, title=title, caption=caption, num_keys=num_keys)
 
 
 def to_text(renderable: Any, *, width: int = 80) -> str:

@@ -11,7 +11,7 @@ from rich.text import Text
 from kilolayer.diagnosis.finding import Finding
 from kilolayer.report.facts import summary_labels
 from kilolayer.report.grid import Grid, GridReader
-from kilolayer.report.panel import predicted_at
+from kilolayer.report.lines import predicted_at
 from kilolayer.report.quantity import quantities_of
 from kilolayer.report.sparkline import sparkline
 from kilolayer.report.table import SplitTable, render_table

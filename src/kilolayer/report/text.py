@@ -63,8 +63,8 @@ def format_number(value: Any, *, digits: int = 3) -> str:
     size is what matters.
 
     Example:
-        >>> [format_number(v) for v in (7.21e-10, 1.3111, 6.0e9, 0.0, float("nan"), 300, None)]
-        ['7.2e-10', '1.31', '6.0e9', '0', 'NaN', '300', '-']
+        >>> [format_number(v) for v in (7.21e-10, 0.9998, 1.3111, 6.0e9, 0.0, float("nan"), 300, None)]
+        ['7.2e-10', '1.00', '1.31', '6.0e9', '0', 'NaN', '300', '-']
     """
     if value is None:
         return "-"
@@ -82,8 +82,9 @@ def format_number(value: Any, *, digits: int = 3) -> str:
     if not 1e-3 <= abs(number) < 1e4:
         mantissa, exponent = f"{number:.{max(digits - 2, 0)}e}".split("e")
         return f"{mantissa}e{int(exponent)}"
-    decimals = max(digits - 1 - math.floor(math.log10(abs(number))), 0)
-    return f"{number:.{decimals}f}"
+    # The exponent after rounding: 0.9998 is 1.00 to three digits, not 1.000.
+    decimals = digits - 1 - int(f"{number:.{digits - 1}e}".split("e")[1])
+    return f"{number:.{max(decimals, 0)}f}"
 
 
 def trimmed(number: str) -> str:

@@ -3,12 +3,15 @@
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from html.parser import HTMLParser
+from itertools import pairwise
 
+import numpy as np
 import pytest
 from report_runs import HOSTILE, empty, exploding, healthy, hostile
 
-from kilolayer.report import render_html
+from kilolayer.report import Prediction, render_html
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
@@ -119,3 +122,29 @@ def test_hostile_names_stay_names(tmp_path, guarded):
     assert len(page.all("script")) == 3
     links = [one.get("href") or one.get("xlink:href") for one in page.all("a")]
     assert all(link is None or link.startswith("#") for link in links)
+
+
+def test_a_predicted_band_is_filled_beside_its_own_matrices_only(tmp_path):
+    run = healthy(weights_per_block=2)
+    names = tuple(site.name for site in run.recording.weights())
+    value = np.full(len(names), 0.1)
+    prediction = Prediction("param_grad", "l2_norm", names, value, 0.5 * value, 2 * value)
+    html = render_html([replace(run, predictions=(prediction,))], title="t", sentence="s")
+    page, console = opened(html, tmp_path)
+    assert console == []
+    (path,) = [one["d"] for one in page.all("path") if one.get("class") == "js-fill"]
+    shapes = [np.array(re.findall(r"[-\d.]+", part), dtype=float).reshape(-1, 2) for part in path.split("M")[1:]]
+    # Pixels count downwards: the first matrices lie below the second. Between them lies one row of sixteen.
+    second, first = sorted(shapes, key=lambda shape: shape[:, 1].min())
+    row = first[:, 1].min() - second[:, 1].max()
+    assert row == pytest.approx((first[:, 1].max() - second[:, 1].min()) / 15, rel=0.01)
+    for shape in (first, second):
+        assert np.ptp(shape[:, 1]) == pytest.approx(7 * row, rel=0.01)
+        assert np.ptp(shape[:, 0]) > 10
+
+
+def test_the_steps_of_a_short_run_are_labelled_once_each(tmp_path):
+    html = render_html([healthy(steps=range(3))], title="t", sentence="s")
+    page, _ = opened(html, tmp_path)
+    labels = [text["data-unformatted"] for (_, tick), (_, text) in pairwise(page.found) if tick.get("class") == "xtick"]
+    assert labels == ["0", "1", "2"] * 4

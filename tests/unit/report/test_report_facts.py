@@ -18,10 +18,29 @@ def structure(table):
 def test_nested_facts_become_dotted_names():
     assert flatten({"optimizer": {"name": "SGD", "lr": 0.05}, "batch": [128, 784], "none": {}}) == {
         "optimizer.name": "SGD",
-        "optimizer.lr": "0.0500",
+        "optimizer.lr": "0.05",
         "batch": "128, 784",
         "none": "{}",
     }
+
+
+def test_parameter_groups_are_facts_and_no_dictionary():
+    one, two = {"lr": 0.05, "nesterov": False}, {"lr": 1e-8, "betas": [0.9, 0.999]}
+    assert flatten({"param_groups": [one]}) == {"param_groups.lr": "0.05", "param_groups.nesterov": "no"}
+    assert flatten({"param_groups": [one, two]}) == {
+        "param_groups.1.lr": "0.05",
+        "param_groups.1.nesterov": "no",
+        "param_groups.2.lr": "1e-08",
+        "param_groups.2.betas": "0.900, 0.999",
+    }
+    assert flatten({"mixed": [1, one], "none": []}) == {"mixed": "1, {'lr': 0.05, 'nesterov': False}", "none": ""}
+
+
+def test_settings_that_differ_never_read_the_same():
+    assert flatten({"lr": 0.012345}) == {"lr": "0.012345"}
+    _, differing = shared_and_differing([run(lr=0.0123), run(lr=0.01234)])
+    assert differing == {"lr": ["0.0123", "0.01234"]}
+    assert flatten({"loss": float("nan")}) == {"loss": "NaN"}
 
 
 def test_facts_are_inert_and_bounded():
@@ -33,7 +52,7 @@ def test_facts_are_inert_and_bounded():
 def test_shared_facts_are_told_apart_from_differing_ones():
     shared, differing = shared_and_differing([run(torch="2.13", lr=0.5), run(torch="2.13", lr=0.05, extra=1)])
     assert shared == {"torch": "2.13"}
-    assert differing == {"lr": ["0.500", "0.0500"], "extra": ["not recorded", "1"]}
+    assert differing == {"lr": ["0.5", "0.05"], "extra": ["not recorded", "1"]}
     assert shared_and_differing([]) == ({}, {})
 
 

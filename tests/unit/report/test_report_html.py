@@ -134,7 +134,7 @@ def test_every_picture_has_words_and_a_drawing_or_says_not_recorded(several):
     assert all(plot["role"] == "img" and plot["aria-label"] for plot in plots)
     assert page.text.count("not recorded") >= 4
     assert "Activation RMS over 5 steps and 8 sites: 1.00 to 128; non-finite from step 2." in page.text
-    assert "First non-finite value at step 2." in page.text
+    assert "Loss 10.0 at step 0, 10.0 at step 2, first non-finite value at step 2." in page.text
 
 
 def test_a_finding_shows_its_numbers_rivals_and_remedy(several):
@@ -182,7 +182,7 @@ def test_environment_and_facts_are_shown():
     one = RunView("one", recording(lambda block, step: 1.0, facts={"torch": "2.13", "optimizer": {"lr": 0.05}}))
     two = RunView("two", recording(lambda block, step: 1.0, facts={"torch": "2.13", "optimizer": {"lr": 0.5}}))
     _, page = page_of(one, two, environment={"cpu": "2 cores"})
-    for part in ("cpu 2 cores", "Facts of every run torch 2.13", "optimizer.lr 0.0500 0.500"):
+    for part in ("cpu 2 cores", "Facts of every run torch 2.13", "Facts that differ run optimizer.lr one 0.05 two 0.5"):
         assert part in page.text
     _, alone = page_of(empty())
     assert "Set-up: not recorded." in alone.text
@@ -220,7 +220,7 @@ def test_a_prediction_of_another_statistic_gets_its_own_group():
     html, page = page_of(run)
     assert "Activation std" in page.text
     assert 'id="activation-std"' in html
-    assert page.data["panels"][0]["predicted"]["value"] == [pytest.approx(np.log10(1.1), abs=1e-5)]
+    assert page.data["panels"][0]["predicted"]["line"]["x"] == [pytest.approx(np.log10(1.1), abs=1e-5)] * 2
 
 
 def test_hostile_names_add_no_tag_no_attribute_and_no_acting_character():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from report_runs import empty, exploding, healthy, recording
 
-from kilolayer.report.loss import MAX_DECADES, LossAxis, loss_panel
+from kilolayer.report.loss import MAX_DECADES, MAX_MARKS, LossAxis, loss_panel
 from kilolayer.report.view import RunView
 
 
@@ -28,6 +28,23 @@ def test_losses_over_decades_get_a_log_axis():
 def test_an_exploding_loss_does_not_flatten_the_others():
     axis = LossAxis([run(lambda step: 1.0), run(lambda step: 1e30 if step else 2.3)])
     assert axis.high - axis.low <= 1.2 * MAX_DECADES
+
+
+def test_losses_above_the_axis_are_marked_with_the_first_and_the_last():
+    broken = run(lambda step: 0.01 if step < 10 else 10.0**step, steps=range(30))
+    axis = LossAxis([broken])
+    panel = loss_panel(broken, axis, nonfinite_step=None, limit=100)
+    marked = panel["above"]["x"]
+    assert marked[0] == 10
+    assert marked[-1] == 29
+    assert len(marked) <= MAX_MARKS
+    np.testing.assert_allclose(panel["above"]["y"], marked)
+    calm = run(lambda step: 2.3)
+    assert loss_panel(calm, axis, nonfinite_step=None, limit=100)["above"] == {"x": [], "y": []}
+
+
+def test_a_loss_that_is_not_finite_is_not_above_the_axis():
+    assert LossAxis([run(lambda step: 1.0)]).above(np.array([1.0, np.inf, np.nan])).tolist() == []
 
 
 def test_negative_losses_are_shown_as_they_are():

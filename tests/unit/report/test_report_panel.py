@@ -9,8 +9,10 @@ from report_runs import HOSTILE, exploding, healthy, recording, vanishing
 
 from kilolayer.report.encode import to_json
 from kilolayer.report.grid import GridReader
+from kilolayer.report.lines import predicted_at, rounded
+from kilolayer.report.loss import LossAxis, loss_panel
 from kilolayer.report.numbers import cell_text, number_table, prediction_text
-from kilolayer.report.panel import Budget, Names, depth_panel, predicted_at, rounded, step_bounds
+from kilolayer.report.panel import Budget, Names, depth_panel, step_bounds
 from kilolayer.report.quantity import QUANTITIES
 from kilolayer.report.scale import shared_scale
 from kilolayer.report.thin import FIRST_CODE
@@ -54,6 +56,19 @@ def test_cells_lie_at_their_steps_and_sites():
     assert panel["blocks"][3] == [4, 2.5, 3.5]
     assert panel["y_ticks"][1][0] == "1"
     assert panel["y_ticks"][1][-1] == "8"
+
+
+@pytest.mark.parametrize("num_steps", [1, 2, 3, 4, 7, 60, 301, 12345])
+def test_steps_are_labelled_with_whole_numbers_once_each(num_steps):
+    run = healthy(num_blocks=1, steps=range(0, num_steps, max(num_steps // 50, 1)))
+    for labels in (
+        panel_of(run)["step_ticks"],
+        loss_panel(run, LossAxis([run]), nonfinite_step=None, limit=100)["x_ticks"],
+    ):
+        assert labels[0] == 0
+        assert len(labels) >= min(num_steps, 2)
+        assert len(set(labels)) == len(labels) <= 7
+        assert all(isinstance(label, int) for label in labels)
 
 
 def test_a_thinned_panel_names_the_span_of_every_cell():
@@ -106,8 +121,7 @@ def test_a_prediction_for_one_band_is_drawn_in_that_band():
     first = tuple(f"blocks.{block}.linear1.weight" for block in range(3))
     prediction = Prediction("param_grad", "l2_norm", first, [1.0, 10.0, 100.0])
     panel = depth_panel(grid, prediction, scale=shared_scale([grid]), names=Names(), budget=Budget.share(1))
-    assert [point for point in panel["predicted"]["y"] if point is not None] == [0, 1, 2]
-    assert [point for point in panel["predicted"]["value"] if point is not None] == [0, 1, 2]
+    assert panel["predicted"]["line"] == {"x": [0, 1, 2], "y": [0, 1, 2]}
     assert panel["row_predicted"] == ["1.00", "10.0", "100", "-", "-", "-"]
 
 
@@ -115,9 +129,11 @@ def test_predictions_lie_on_the_scale_at_their_sites():
     run = healthy()
     panel = panel_of(run)
     value = run.predictions[0].value
-    assert panel["predicted"]["y"] == list(range(8))
-    np.testing.assert_allclose(panel["predicted"]["value"], np.log10(value), atol=1e-5)
-    np.testing.assert_allclose(panel["predicted"]["low"], np.log10(0.8 * value), atol=1e-5)
+    assert panel["predicted"]["line"]["y"] == list(range(8))
+    np.testing.assert_allclose(panel["predicted"]["line"]["x"], np.log10(value), atol=1e-5)
+    outline = np.log10(np.concatenate([0.8 * value, 1.25 * value[::-1]]))
+    np.testing.assert_allclose(panel["predicted"]["band"]["x"], outline, atol=1e-5)
+    assert panel["predicted"]["band"]["y"] == [*range(8), *reversed(range(8))]
     assert panel["row_predicted"][0] == "1.00 (0.80-1.2)"
     low, high = panel["x_range"]
     assert low < np.log10(0.8) < np.log10(1.25 * 1.14) < high

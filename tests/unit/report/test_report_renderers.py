@@ -13,7 +13,7 @@ from kilolayer.report import RENDERERS, Report, save_report
 def test_the_json_report_holds_findings_summaries_and_facts(tmp_path):
     path = save_report(Report([healthy(facts={"torch": "2.13"}), exploding()], "t", "s", {"a": 1}), tmp_path / "r.json")
     report = json.loads(path.read_text(), parse_constant=lambda constant: pytest.fail(constant))
-    assert list(report) == ["format", "title", "sentence", "environment", "runs"]
+    assert list(report) == ["format", "title", "sentence", "settings", "environment", "runs"]
     assert report["format"] == 1
     assert report["runs"][0]["root"] is None
     assert report["runs"][0]["facts"] == {"torch": "2.13"}

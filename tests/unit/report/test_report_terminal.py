@@ -206,3 +206,29 @@ def test_a_long_curve_keeps_its_spike_and_its_nonfinite_value():
 
 def test_exceptional_kinds_of_cells_are_inert_too():
     assert "\x1b" not in to_text(render_table([HOSTILE], [[[HOSTILE, 1.0]]]))
+
+
+def test_a_split_table_repeats_every_key_and_fills_its_parts_alike():
+    header = ["wiring", "lr", *(f"column {index}" for index in range(6))]
+    rows = [["prenorm", lr, *range(6)] for lr in ("0.05", "0.005")]
+    text = to_text(render_table(header, rows, num_keys=2), width=60)
+    parts = text.split("\n\n")
+    assert len(parts) == 2
+    assert [part.splitlines()[0].count("column") for part in parts] == [3, 3]
+    assert all(part.count("prenorm  ") == 2 and part.count("0.005") == 1 for part in parts)
+    joined = " ".join(part.splitlines()[0] for part in parts)
+    assert [name for name in header[2:] if joined.count(name) != 1] == []
+
+
+@pytest.mark.parametrize("num_keys", [0, 3])
+def test_keys_are_some_of_the_columns(num_keys):
+    with pytest.raises(ValueError, match=f"num_keys must lie in 1 to 2, the number of columns, got {num_keys}"):
+        render_table(["a", "b"], [], num_keys=num_keys)
+
+
+@pytest.mark.parametrize(("header", "num_keys"), [(["a"], 1), (["a", "b"], 2)])
+def test_a_table_of_keys_alone_is_whole(header, num_keys):
+    assert (
+        to_text(render_table(header, [["x"] * len(header)], num_keys=num_keys)).splitlines()[-1].split()
+        == ["x"] * num_keys
+    )

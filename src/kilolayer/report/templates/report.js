@@ -122,35 +122,35 @@
 
   function curveTraces(panel) {
     // Several matrices per block differ by design: a line through them would only draw the zigzag.
-    const mode = panel.points || panel.y_edges.length < 3 ? "markers" : "lines";
-    const place = { type: "scatter", xaxis: "x2", yaxis: "y", mode };
+    const place = { type: "scatter", xaxis: "x2", yaxis: "y", mode: panel.points ? "markers" : "lines" };
     const traces = [];
     const theory = panel.predicted;
-    if (theory && theory.low) {
-      traces.push(Object.assign({}, place, {
-        x: theory.low.concat(theory.high.slice().reverse()), y: theory.y.concat(theory.y.slice().reverse()),
+    // Each stretch of sites is a shape of its own: toself closes what lies between two gaps.
+    if (theory && theory.band) {
+      traces.push(Object.assign({}, place, theory.band, {
         mode: "lines", fill: "toself", fillcolor: "rgba(138, 143, 152, 0.35)", line: { width: 0, color: GRAY },
         name: "predicted band", hoverinfo: "skip", showlegend: false,
       }));
     }
     if (theory) {
-      traces.push(Object.assign({}, place, {
-        x: theory.value, y: theory.y, line: { color: GRAY, width: 3 }, marker: { color: GRAY, size: 7 },
-        name: "predicted", hoverinfo: "text",
-        text: theory.y.map((y, index) => theory.value[index] === null ? "" :
-          siteAt(panel, y) + "<br>predicted at step 0: " + fromScale(theory.value[index], panel)),
+      traces.push(Object.assign({}, place, theory.line, {
+        line: { color: GRAY, width: 3 }, marker: { color: GRAY, size: 7 }, name: "predicted", legendrank: 2000,
+        hoverinfo: "text", text: pointTexts(panel, theory.line, "predicted at step 0: "),
       }));
     }
     panel.curves.forEach((curve, index) => {
       traces.push(Object.assign({}, place, {
         x: curve.x, y: curve.y, line: { color: CURVES[index], dash: DASHES[index], width: 1.8 },
-        marker: { color: CURVES[index], symbol: SYMBOLS[index], size: 3.5 },
-        name: "step " + curve.step, hoverinfo: "text",
-        text: curve.y.map((y, point) => curve.x[point] === null ? "" :
-          siteAt(panel, y) + "<br>step " + curve.step + "<br>" + fromScale(curve.x[point], panel)),
+        marker: { color: CURVES[index], symbol: SYMBOLS[index], size: 3.5 }, name: String(curve.step),
+        hoverinfo: "text", text: pointTexts(panel, curve, "step " + curve.step + "<br>"),
       }));
     });
     return traces;
+  }
+
+  function pointTexts(panel, points, words) {
+    return points.x.map((x, index) => x === null ? "" :
+      siteAt(panel, points.y[index]) + "<br>" + words + fromScale(x, panel));
   }
 
   function nonfiniteLine(step, axes) {
@@ -181,7 +181,8 @@
     return {
       margin: { l: 44, r: 8, t: 8, b: 62 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: { size: 11, family: "system-ui, sans-serif" }, hovermode: "closest", dragmode: false,
-      legend: { orientation: "h", x: 1, xanchor: "right", y: -0.2, yanchor: "top", font: { size: 10 } },
+      legend: { orientation: "h", x: 1, xanchor: "right", y: -0.2, yanchor: "top", font: { size: 10 },
+        title: { text: "step", font: { size: 10 } }, entrywidth: 0 },
     };
   }
 
@@ -194,7 +195,7 @@
     const ends = panel.y_edges, columns = panel.x_edges;
     const layout = Object.assign(baseLayout(), {
       xaxis: axis("step", { domain: [0, 0.6], range: [columns[0], columns[columns.length - 1]], showgrid: false,
-        nticks: 4, tickformat: "d" }),
+        tickmode: "array", tickvals: panel.step_ticks, ticktext: panel.step_ticks.map(String) }),
       xaxis2: axis(panel.title, { domain: [0.66, 1], range: panel.x_range, tickmode: "array",
         tickvals: panel.x_ticks[0], ticktext: panel.x_ticks[1] }),
       yaxis: axis("block", { range: [ends[0], ends[ends.length - 1]], tickmode: "array", tickvals: panel.y_ticks[0],
@@ -215,18 +216,22 @@
     const bad = panel.nonfinite_step;
     const layout = Object.assign(baseLayout(), {
       margin: { l: 56, r: 12, t: 22, b: 40 }, showlegend: false,
-      xaxis: axis("step", { nticks: 6, tickformat: "d" }),
+      xaxis: axis("step", { tickmode: "array", tickvals: panel.x_ticks, ticktext: panel.x_ticks.map(String) }),
       yaxis: axis("loss", { range: panel.y_range, tickmode: "array", tickvals: panel.y_ticks[0],
         ticktext: panel.y_ticks[1] }),
       shapes: bad === null ? [] : [nonfiniteLine(bad, { yref: "paper", y0: 0, y1: 1 })],
       annotations: bad === null ? [] : [{ x: bad, y: 1, yref: "paper", yanchor: "bottom", showarrow: false,
         text: "× non-finite at step " + bad, xanchor: "auto" }],
     });
+    const texts = (points) => points.x.map((step, index) => points.y[index] === null ? "" :
+      "step " + step + "<br>loss " + fromScale(points.y[index], panel));
     Plotly.newPlot(element, [{
       type: "scatter", mode: panel.x.length > 1 ? "lines" : "markers", x: panel.x, y: panel.y,
-      line: { color: CURVES[0], width: 1.8 }, hoverinfo: "text",
-      text: panel.x.map((step, index) => panel.y[index] === null ? "" :
-        "step " + step + "<br>loss " + fromScale(panel.y[index], panel)),
+      line: { color: CURVES[0], width: 1.8 }, hoverinfo: "text", text: texts(panel),
+    }, {
+      type: "scatter", mode: "markers", x: panel.above.x, y: panel.above.x.map(() => panel.y_range[1]),
+      marker: { symbol: "triangle-up", size: 9, color: CURVES[0] }, cliponaxis: false,
+      hoverinfo: "text", text: texts(panel.above),
     }], layout, CONFIG);
   }
 
