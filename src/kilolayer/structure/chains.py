@@ -11,16 +11,16 @@ class Family:
 
     Attributes:
         sums: in order of execution.
-        chains: lists of sums, each the next one on the same stream.
+        before: for the node of a sum, that of the one before it on its stream, inside the same branches or not.
+        chains: lists of sums, each the next one on the same stream inside the same branches.
     """
 
     def __init__(self, sums: list[ResidualSum], before: dict[int, int], long_skips: frozenset[int]):
         self.sums = sums
         self._at = {one.node: one for one in sums}
         self._long = long_skips
-        self._passing = self._find_passing()
-        self._around = {one.node: self._find_around(one) for one in sums}
-        self._before = {node: earlier for node, earlier in before.items() if self._same_level(node, earlier)}
+        self._around = self._find_around()
+        self.before = before
         self.chains = self._build_chains()
         self._chain_at = {one.node: chain for chain in self.chains for one in chain}
 
@@ -32,31 +32,17 @@ class Family:
         """The sums inside whose branches this sum is."""
         return self._around[node]
 
-    def passing(self, node: int) -> list[ResidualSum]:
-        """The sums inside whose branches a source or a sum is, long skips left out."""
-        return self._passing[node]
-
     def chain_of(self, node: int) -> list[ResidualSum]:
         """The chain a sum belongs to."""
         return self._chain_at[node]
 
-    def start(self, node: int) -> ResidualSum:
-        """The first sum of the stream a sum is on."""
-        while node in self._before:
-            node = self._before[node]
-        return self._at[node]
-
-    def _find_passing(self) -> dict[int, list[ResidualSum]]:
-        passing: dict[int, list[ResidualSum]] = {node: [] for one in self.sums for node in (one.node, one.source)}
-        for one in self.sums:
-            if one.node not in self._long:
-                for node in one.region:
-                    if node in passing and node != one.source:
-                        passing[node].append(one)
-        return passing
-
-    def _find_around(self, one: ResidualSum) -> list[ResidualSum]:
-        return [outer for outer in self._passing[one.node] if one.source in outer.region]
+    def _find_around(self) -> dict[int, list[ResidualSum]]:
+        around: dict[int, list[ResidualSum]] = {one.node: [] for one in self.sums}
+        for outer in self.sums:
+            for node in () if self.is_long(outer.node) else outer.region:
+                if node in around and self._at[node].source in outer.region:
+                    around[node].append(outer)
+        return around
 
     def _same_level(self, node: int, earlier: int) -> bool:
         return [one.node for one in self._around[node]] == [one.node for one in self._around[earlier]]
@@ -65,7 +51,9 @@ class Family:
         chains: list[list[ResidualSum]] = []
         ending_in: dict[int, list[ResidualSum]] = {}
         for one in self.sums:
-            chain = ending_in.pop(self._before.get(one.node, -1), None)
+            before = self.before.get(one.node)
+            follows = before is not None and self._same_level(one.node, before)
+            chain = ending_in.pop(before, None) if before is not None and follows else None
             if chain is None:
                 chain = []
                 chains.append(chain)

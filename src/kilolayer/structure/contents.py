@@ -85,7 +85,7 @@ def _back_to_products(signal: Signal, index: int) -> list[int]:
             continue
         seen.add(index)
         found.append(index)
-        if signal.nodes[index].op in ("view", "scale", "shift", "sum", "merge", "mul", "div", "where", "tanh"):
+        if signal.nodes[index].op in ("view", "scale", "shift", "add", "merge", "mul", "div", "where", "tanh"):
             open_nodes += signal.graph.data_inputs(index)
     return found
 
@@ -120,7 +120,7 @@ def _is_scaled(signal: Signal, index: int) -> bool:
 
 
 def _has_factor(signal: Signal, node: Node) -> bool:
-    if node.op == "sum":
+    if node.op == "add":
         return any(abs(term.constant) != 1 for term in node.terms)
     if node.op == "mul":
         return False

@@ -30,7 +30,7 @@ class Term:
 class Node:
     """One value.
 
-    ``op`` is the name of the operation in normal form: ``sum`` for two terms that both carry the signal,
+    ``op`` is the name of the operation in normal form: ``add`` for two terms that both carry the signal,
     ``scale`` and ``shift`` for a signal times or plus something that does not, ``view`` for the same numbers.
     Of these, ``carrier`` is the signal; ``constant`` and ``parameter`` are what it is multiplied with.
     """

@@ -1,7 +1,7 @@
 """From operations as they ran to a graph in normal form, so that one sum is written in one way only.
 
 ``addmm`` and ``addcmul`` with a signal as their first argument, ``lerp``, ``torch.stack(...).sum()``, ``sub`` and
-``add`` with ``alpha`` all become ``sum`` nodes of two terms with constant factors.
+``add`` with ``alpha`` all become ``add`` nodes of two terms with constant factors.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class _Builder:
         return isinstance(argument, Ref) and self._nodes[argument.value].kind == "data"
 
     def _sum(self, node: Node, *terms: Term) -> Node:
-        return dataclasses.replace(node, op="sum", inputs=tuple(term.node for term in terms), terms=terms)
+        return dataclasses.replace(node, op="add", inputs=tuple(term.node for term in terms), terms=terms)
 
     def _split_product(self, node: Node, op: str, left: str, right: str) -> None:
         factors = (node.arguments[left].value, node.arguments[right].value)

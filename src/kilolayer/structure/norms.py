@@ -85,7 +85,7 @@ def _bases(graph: Graph, signal: int) -> tuple[int, set[int], set[int]]:
     """
     same = _views_behind(graph, signal)
     node = graph.nodes[same[-1]]
-    if node.op == "sum" and node.terms[0].constant == -node.terms[1].constant:
+    if node.terms and node.terms[0].constant == -node.terms[1].constant:
         whole, mean = node.inputs
         if _entries(graph, mean) < _entries(graph, whole):
             before = _views_behind(graph, whole)
@@ -188,7 +188,7 @@ class _Statistic:
             return self._reduce(node, first)
         if node.op in ("mul", "div", "true_divide") and len(powers) == 2:
             return first + last if node.op == "mul" else first - last
-        if node.op in ("sum", "maximum", "minimum"):
+        if node.op in ("add", "maximum", "minimum"):
             return first if first == last else None
         if node.op in ("view", "scale", "shift", "abs", "clamp", "clamp_min", "clamp_max"):
             return first

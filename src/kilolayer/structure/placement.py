@@ -82,6 +82,11 @@ def _place_inside(signal: Signal, one: ResidualSum) -> Placement:
 
 
 def _pre(signal: Signal, one: ResidualSum) -> Norm | None:
+    """The norm in front of the branch; where the skip is projected, that in front of both."""
+    return _norm_before_all(signal, one) or (_norm_before_projection(signal, one) if one.kind == "projection" else None)
+
+
+def _norm_before_all(signal: Signal, one: ResidualSum) -> Norm | None:
     """The norm that everything the branch does to its source goes through."""
     norms = []
     seen, open_nodes = {one.source}, [one.source]
@@ -97,9 +102,7 @@ def _pre(signal: Signal, one: ResidualSum) -> Norm | None:
                 return None
             else:
                 open_nodes.append(user)
-    if norms:
-        return norms[0]
-    return _norm_before_projection(signal, one) if one.kind == "projection" else None
+    return norms[0] if norms else None
 
 
 def _norm_before_projection(signal: Signal, one: ResidualSum) -> Norm | None:

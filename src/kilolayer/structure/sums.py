@@ -40,7 +40,7 @@ def find_sums(signal: Signal) -> list[ResidualSum]:
     """The residual sums, in order, before any is rejected for what its result does."""
     found: dict[int, ResidualSum] = {}
     for node in signal.nodes:
-        if node.op != "sum" or node.index in signal.norm_of_member or not _is_plain(signal.graph, node):
+        if not node.terms or node.index in signal.norm_of_member or not _is_plain(signal.graph, node):
             continue
         residual = _identity(signal, node) or _parallel(signal, node, found) or _projection(signal, node)
         if residual is not None:
@@ -101,7 +101,7 @@ def _residual(
     kind: SumKind = "identity",
 ) -> ResidualSum:
     skip, branch = terms
-    *_, (_, branch_factor) = signal.back(branch.node, through_shifts=True)
+    branch_factor = _factor_at_end(signal, source, branch.node)
     return ResidualSum(
         node.index,
         source,
@@ -112,6 +112,22 @@ def _residual(
         region,
         kind,
     )
+
+
+def _factor_at_end(signal: Signal, source: int, index: int) -> Factor:
+    """The factor between the branch's last operation and the sum; behind a ``cat``, that of the part worked on."""
+    *_, (end, factor) = signal.back(index, through_shifts=True)
+    if signal.nodes[end].op != "cat":
+        return factor
+    parts = [
+        one
+        for one in signal.graph.data_inputs(end)
+        if one >= source and has_branch(signal, signal.graph.between(source, one) - {source})
+    ]
+    if len(parts) != 1:
+        return factor
+    inner = _factor_at_end(signal, source, parts[0])
+    return Factor(factor.constant * inner.constant, factor.parameters + inner.parameters)
 
 
 def _parallel(signal: Signal, node: Node, found: dict[int, ResidualSum]) -> ResidualSum | None:

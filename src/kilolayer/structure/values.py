@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-Part = tuple[Hashable, ...]
+Part = tuple[Any, ...]
 
 
 @dataclass(slots=True)
@@ -56,7 +57,7 @@ class ValueTable:
         else:
             value, pending = self._new_source(tensor), []
         for written_part, written, size in pending:
-            if written_part != part:
+            if written_part != part and may_overlap(written_part, part):
                 old = None if size >= _storage_entries(tensor) else value
                 value = self._new_merge(tensor, old, written)
         memory.seen[part] = (value, len(memory.writes))
@@ -102,6 +103,43 @@ def _part(tensor: Tensor) -> Part:
     if tensor.layout is not torch.strided:
         return (tuple(tensor.shape), tensor.dtype)
     return (tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
+
+
+def may_overlap(first: Part, second: Part) -> bool:
+    """Whether two parts of one storage may share an entry; false only where they cannot.
+
+    Slices along one dimension differ in where they lie within the stride of the dimension before it.
+    """
+    if len(first) != 4 or len(second) != 4 or first[3] != second[3]:
+        return True
+    parts = [_Strided(*part[:3]) for part in (first, second)]
+    if parts[0].offset > parts[1].last or parts[1].offset > parts[0].last:
+        return False
+    for period in {stride for part in parts for stride in part.strides if stride > 1}:
+        spans = [part.span_within(period) for part in parts]
+        if spans[0] is not None and spans[1] is not None and not _ranges_meet(spans[0], spans[1]):
+            return False
+    return True
+
+
+class _Strided:
+    """The entries ``offset + sum_i k_i stride_i``, ``0 <= k_i < shape_i``."""
+
+    def __init__(self, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]):
+        self.offset = offset
+        self._steps = [(size, stride) for size, stride in zip(shape, strides, strict=True) if size > 1]
+        self.strides = [stride for _, stride in self._steps]
+        self.last = offset + sum((size - 1) * stride for size, stride in self._steps)
+
+    def span_within(self, period: int) -> tuple[int, int] | None:
+        """First and last place modulo a period, where the entries keep within one stretch of it."""
+        start = self.offset % period
+        length = sum((size - 1) * stride for size, stride in self._steps if stride % period)
+        return (start, start + length) if start + length < period else None
+
+
+def _ranges_meet(first: tuple[int, int], second: tuple[int, int]) -> bool:
+    return first[0] <= second[1] and second[0] <= first[1]
 
 
 def _storage_entries(tensor: Tensor) -> int:
