@@ -51,6 +51,8 @@ def _along_depth(axis: Any, rows: Sequence[Row]) -> None:
     """A color per case."""
     for case in dict.fromkeys(row.key.case for row in rows):
         mine = sorted((row for row in rows if row.key.case == case), key=lambda row: row.key.at)
+        if any(row.expected is not None and row.expected.value == 0 for row in mine):
+            continue  # what is measured there is rounding, and has no place on a logarithmic axis
         dots = [(row.key.at, value) for row in mine for value in row.measured if 0 < value < math.inf]
         color = axis.plot(*zip(*dots, strict=True), "o", markersize=3, label=case)[0].get_color() if dots else None
         known = [(row.key.at, row.expected) for row in mine if row.expected is not None and row.expected.value > 0]

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from kilolayer.lab.chain_run import ChainPart, ChainRun, Expectations, Expected, Figures, Key
+from kilolayer.lab.jacobian_vector import push_forward
 from kilolayer.lab.scheme_stream import build_stack, measure_scheme
 from kilolayer.theory import NetworkSpec, predict_scheme
 
@@ -69,8 +70,7 @@ def jacobian_spectra(network: NetworkSpec, depths: list[int], *, seed: int) -> l
     directions = torch.eye(network.width, dtype=torch.float64)
     spectra = []
     for number, block in enumerate(stack, start=1):
-        pushed = torch.func.jvp(block, (x,), (directions,))  # input, and one direction per row
-        x, directions = pushed[0], pushed[1]
+        x, directions = push_forward(block, x, directions)
         if number in depths:
             spectra.append(torch.linalg.svdvals(directions).numpy())
     return spectra

@@ -36,9 +36,8 @@ def quantity_table(rows: Sequence[Row], part: ChainPart) -> Any:
         cells.append([name, "measured", *medians, count])
         if judged:
             cells.append(["", "theory", *(_expected_text(at[column].expected) for column in columns), ""])
-    unit = (
-        "" if len(columns) == 1 or columns != [str(row.key.at) for row in rows][: len(columns)] else f", by {part.unit}"
-    )
+    is_by_unit = len(columns) > 1 and columns[0] == str(rows[0].key.at)
+    unit = f", by {part.unit}" if is_by_unit else ""
     return render_table(
         ["case", "", *columns, "as predicted"], cells, title=f"{part.title}: {rows[0].key.quantity}{unit}"
     )

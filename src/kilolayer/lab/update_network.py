@@ -80,7 +80,7 @@ def build_network(
         sample: inputs.
 
     Raises:
-        ValueError: as :func:`network_depth`; a scheme whose paths lead around layers, for an MLP.
+        ValueError: as :func:`network_depth`.
     """
     depth, stack = network_depth(kind, num_branches)
     if scheme.needs_profile:
@@ -91,8 +91,6 @@ def build_network(
     generator = torch.Generator().manual_seed(seed)
     if kind != "mlp":
         return _build_transformer(depth, stack, scheme=scheme, sizes=sizes, generator=generator).double()
-    if scheme.at(depth, 0).layer_skip_scale:
-        raise ValueError(f"scheme {scheme.name!r} leads around layers of two branches; an mlp has one, use decoder")
     features, width, classes = sizes
     model = build_deep_mlp(
         in_features=features,

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from kilolayer.lab.jacobian_vector import push_forward
+
 REMOVED_BELOW = 1e-2
 """Singular values below this share of the largest count as removed; eps leaves 1e-5 of an input of variance 1."""
 
@@ -60,7 +62,7 @@ def expected_gain(norm: nn.Module, x: Tensor) -> float:
 def measured_gain(norm: nn.Module, x: Tensor, generator: torch.Generator) -> float:
     """The same from one Jacobian-vector product per token, with standard normal vectors."""
     vectors = torch.randn(x.shape, dtype=x.dtype, generator=generator)
-    out = torch.func.jvp(norm, (x,), (vectors,))[1]
+    out = push_forward(norm, x, vectors)[1]
     return float(out.square().mean().sqrt() / vectors.square().mean().sqrt())
 
 
@@ -71,8 +73,7 @@ def measured_jacobian(norm: nn.Module, token: Tensor) -> Tensor:
     """
     width = len(token)
     tokens, directions = token.repeat(width, 1), torch.eye(width, dtype=token.dtype)
-    columns = torch.func.jvp(norm, (tokens,), (directions,))[1]
-    return columns.T
+    return push_forward(norm, tokens, directions)[1].T
 
 
 def spectrum(jacobian: Tensor) -> Spectrum:

@@ -17,6 +17,11 @@ DPI = 110
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 """Okabe and Ito's, which color-blind readers can tell apart."""
 
+CAPTION = (
+    "Left: solid all parameters, dashed the branches' matrices alone, dotted theory's sum. "
+    "Right: solid step 0, dashed behind the last step."
+)
+
 Draw = Callable[[Any, Curve, str], None]
 
 
@@ -47,6 +52,7 @@ def draw_png(curves: Sequence[Curve]) -> bytes:
                 axis.set_xlabel(unit)
                 axis.grid(alpha=0.25)
             row[0].legend([_proxy(curve, schemes) for curve in members], [label(c, members) for c in members])
+        figure.suptitle(CAPTION, fontsize=8)
         figure.savefig(buffer, format="png", metadata={"Software": "kilolayer"})
     return buffer.getvalue()
 
