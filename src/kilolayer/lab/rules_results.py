@@ -160,10 +160,10 @@ def _fate(standing: Standing) -> str:
     """Where a scheme ended, and its gradient there."""
     if math.isinf(standing.mean):
         return ", whose loss is not finite"
-    grads = standing.results[0].grads_at_start
-    share = format_number(grads[0] / grads[-1], digits=2) if grads[-1] else "nothing"
+    grads = standing.results[0].grads
+    share = format_number(grads[0] / grads[-1]) if grads[-1] else "nothing"
     stuck = "" if any(one.learned_context for one in standing.results) else ", no better than character frequencies"
-    return f" at {standing.mean:.3f}{stuck}; at step 0 its bottom layer's gradient is {share} of its top layer's"
+    return f" at {standing.mean:.3f}{stuck}; its bottom layer's gradient ends at {share} of its top layer's"
 
 
 def to_json_record(result: RulesResult) -> dict[str, Any]:
