@@ -11,7 +11,9 @@ from kilolayer.cli.threads import one_thread_each
 
 def thousand(
     encoder_layers: list[int] = typer.Option([30], metavar="N", help="Encoder layers (repeatable)."),
-    decoder_layers: list[int] = typer.Option([30], metavar="N", help="Decoder layers, as often as --encoder-layers."),
+    decoder_layers: list[int] = typer.Option(
+        [30], metavar="N", help="Decoder layers (repeatable), in pairs with encoder layers."
+    ),
     scheme: list[str] = typer.Option(
         ["deepnorm", "pre-ln", "post-ln"], metavar="NAME", help="Scheme, or deepnorm:RULE (repeatable)."
     ),

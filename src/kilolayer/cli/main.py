@@ -17,6 +17,7 @@ from kilolayer.cli.lab_update import update
 from kilolayer.cli.lab_wirings import wirings
 from kilolayer.cli.mistakes import Command, describe_usage_error
 from kilolayer.cli.predict import predict
+from kilolayer.cli.structure import structure
 
 app = typer.Typer(
     name="kilolayer",
@@ -32,6 +33,7 @@ app.add_typer(lab, name="lab")
 app.command(cls=Command)(coefficients)
 app.command(cls=Command)(init_plan)
 app.command(cls=Command)(predict)
+app.command(cls=Command)(structure)
 lab.command(cls=Command)(wirings)
 lab.command(cls=Command)(update)
 lab.command(cls=Command)(chain)
@@ -72,8 +74,12 @@ def main(arguments: list[str] | None = None) -> None:
         _refuse(NO_MEMORY)
     except OSError as error:
         _refuse(_describe_os_error(error))
-    except (ValueError, ImportError) as error:  # an ImportError names a missing extra
+    except ValueError as error:
         _refuse(str(error))
+    except ImportError as error:
+        if (error.name or "").startswith("kilolayer"):
+            raise
+        _refuse(str(error))  # a missing extra, named in the message
     except RuntimeError as error:
         if not any(sign in str(error) for sign in ("allocate memory", "Storage size")):
             raise

@@ -10,14 +10,13 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
-LARGEST_INT = 10**9
-"""No option counts further; beyond it closed forms leave float64 and loops do not end."""
+from kilolayer.schemes.depth import LARGEST_COUNT
 
 WANTED = {
     "valid integer": "a whole number",
     "valid number": "a number",
     "valid float": "a number",
-    "maximum size": f"at most {LARGEST_INT:,}",
+    "maximum size": f"at most {LARGEST_COUNT:,}",
 }
 """Words in the parser's messages, and what they say is wanted."""
 
@@ -37,9 +36,9 @@ class Command(TyperCommand):
         names = {name: parameter.opts[0] for name, parameter in _options(self).items()}
         for name, option in names.items():
             value = ctx.params[name]
-            if isinstance(value, int) and abs(value) > LARGEST_INT:
+            if isinstance(value, int) and abs(value) > LARGEST_COUNT:
                 raise Mistake(
-                    f"{option} must be at most {LARGEST_INT:,}, got a number of {len(str(abs(value)))} digits"
+                    f"{option} must be at most {LARGEST_COUNT:,}, got a number of {len(str(abs(value)))} digits"
                 )
         try:
             return super().invoke(ctx)

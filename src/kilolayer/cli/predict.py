@@ -20,6 +20,7 @@ LARGEST_FLOAT16 = 65504.0
 MOST_BRANCHES = 100_000
 """Half a minute of computing; deeper, nothing new happens."""
 SLOW_BRANCHES = 10_000
+LEAST_WIDTH = 4
 
 
 def predict(
@@ -75,17 +76,21 @@ def check_sizes(network: NetworkSpec, *, batch_size: int, measure: bool) -> None
     """Refuse what would take too long or not fit into memory; say so when it will take seconds.
 
     Raises:
-        ValueError: too many branches, or more memory than there is.
+        ValueError: a width or batch too small for theory, too many branches, or more memory than there is.
     """
     from kilolayer.cli.limits import check_memory
 
     total, width = network.depth.total_branches, network.width
-    if batch_size < 2:
-        raise ValueError(f"batch_size must be >= 2, got {batch_size}")
+    mixes_samples = _mixes_samples(network)
+    if width < LEAST_WIDTH:
+        raise ValueError(f"width must be >= {LEAST_WIDTH}, got {width}: predictions are expansions in 1/width")
+    # With two samples a batch norm leaves nothing but their signs.
+    if batch_size < (least := 3 if mixes_samples else 2):
+        raise ValueError(f"batch_size must be >= {least}, got {batch_size}")
     if total > MOST_BRANCHES:
         raise ValueError(f"at most {MOST_BRANCHES:,} branches are predicted, got {total:,}; lower the depth")
     work = float(total)
-    if _mixes_samples(network):
+    if mixes_samples:
         # Five single-precision matrices per branch over all pairs of samples.
         pairs = batch_size * (batch_size + 1) / 2
         remedy = "lower --batch-size or the depth"

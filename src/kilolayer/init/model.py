@@ -49,6 +49,7 @@ def plan_init(model: nn.Module, scheme: str | Scheme, *, base: str | None = None
             default of a deep MLP is that of :func:`plan_deep_mlp`.
 
     Raises:
+        TypeError: no model, or a scheme or base that is no name.
         ValueError: an unknown scheme or base, a model without any of these layers, or a lone layer of torch.nn
             under a scheme whose gains depend on depth.
 
@@ -58,11 +59,13 @@ def plan_init(model: nn.Module, scheme: str | Scheme, *, base: str | None = None
         >>> round(plan.std("layers.0.linear1.weight"), 4), round(plan.std("layers.0.self_attn.in_proj_weight"), 4)
         (0.0559, 0.25)
     """
-    scheme = get_scheme(scheme) if isinstance(scheme, str) else scheme
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+    scheme = scheme if isinstance(scheme, Scheme) else get_scheme(scheme)
     if {"input_projection", "blocks", "head"} <= {name for name, _ in model.named_children()}:
         plan = plan_deep_mlp(model, scheme)
         return plan if base is None else _with_base(model, plan, scheme, get_base_rule(base))
-    rule = get_base_rule(base or TRANSFORMER_BASE)
+    rule = get_base_rule(TRANSFORMER_BASE if base is None else base)
     if is_transformer_layer(model) and _known_place(model) is None and scheme.uses_depth != "never":
         raise ValueError(
             f"scheme {scheme.name!r} takes its gains from the depth, and this {type(model).__name__} stands in no "

@@ -59,7 +59,7 @@ class InitPlan:
     def render(self) -> str:
         """The plan as text, one parameter a line."""
         names = [_name_with_part(row) for row in self.rows]
-        width = max(len(name) for name in names)
+        width = max((len(name) for name in names), default=0)
         lines = [
             f"{name:<{width}}  {row.fill:<10}  {_spread(row):<10}  {row.reason}"
             for name, row in zip(names, self.rows, strict=True)

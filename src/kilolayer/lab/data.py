@@ -51,7 +51,7 @@ class Dataset:
     num_classes: int
 
 
-def load_data(name_or_path: str, *, folder: Path | None = None) -> Dataset:
+def load_data(name_or_path: str | os.PathLike[str], *, folder: str | os.PathLike[str] | None = None) -> Dataset:
     """Load a data set by name, or from files.
 
     Every feature is standardized by the training samples, see :func:`kilolayer.lab.prepare.standardize`.
@@ -64,6 +64,7 @@ def load_data(name_or_path: str, *, folder: Path | None = None) -> Dataset:
         folder: where to look first for the files of ``mnist`` or ``fashion-mnist``.
 
     Raises:
+        TypeError: neither a name nor a path.
         FileNotFoundError: a file is missing, and could not be downloaded.
         ModuleNotFoundError: ``digits`` without scikit-learn.
         ValueError: an unknown name, or data that are damaged, empty, not finite or wrongly labeled.
@@ -73,6 +74,10 @@ def load_data(name_or_path: str, *, folder: Path | None = None) -> Dataset:
         >>> data.x_train.shape, data.x_test.shape, data.num_classes
         ((1438, 64), (359, 64), 10)
     """
+    if not isinstance(name_or_path, (str, os.PathLike)):
+        raise TypeError(f"data are found by a name or a path, got {name_or_path!r}")
+    name_or_path = os.fspath(name_or_path)
+    folder = None if folder is None else Path(folder)
     if folder is not None and name_or_path not in SOURCES:
         raise ValueError(f"folder has no effect on {name_or_path!r}; it is for {' and '.join(SOURCES)}")
     if name_or_path == "digits":
@@ -91,6 +96,8 @@ def load_data(name_or_path: str, *, folder: Path | None = None) -> Dataset:
 def _not_found(name: str) -> Exception:
     known = f"{', '.join(DATA_NAMES)}, a folder of IDX files, or an .npz file"
     if os.sep in name or Path(name).suffix:
+        if Path(name).exists():
+            return FileNotFoundError(f"{name!r} is neither a file nor a folder; data can be {known}")
         return FileNotFoundError(f"there is no file or folder {name!r}; data can be {known}")
     nearest = nearest_name(name, DATA_NAMES, ALIASES)
     hint = f"did you mean {nearest!r}?" if nearest else f"data can be {known}"

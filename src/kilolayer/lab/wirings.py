@@ -57,6 +57,9 @@ WIRINGS: tuple[Wiring, ...] = (
 LEAST = {"seed": 0, "num_blocks": 1, "width": 1, "num_steps": 1, "batch_size": 2, "warmup_steps": 0}
 """The smallest value of each count of a run."""
 
+LARGEST_LR = 1e38
+"""Beyond it a learning rate is no float32."""
+
 
 @dataclass(frozen=True)
 class WiringRun:
@@ -88,8 +91,8 @@ class WiringRun:
                 raise ValueError(f"{name} must be >= {low}, got {value}")
         if isinstance(self.lr, bool) or not isinstance(self.lr, (int, float)):
             raise TypeError(f"lr must be a number, got {self.lr!r}")
-        if not 0 < self.lr < float("inf"):
-            raise ValueError(f"lr must be a positive number, got {self.lr}")
+        if not 0 < self.lr <= LARGEST_LR:
+            raise ValueError(f"lr must be a positive number of at most {LARGEST_LR:g}, got {self.lr}")
         if self.warmup_steps > self.num_steps:
             raise ValueError(
                 f"warmup_steps={self.warmup_steps} is more than num_steps={self.num_steps}, so that the learning rate "

@@ -24,6 +24,7 @@ class Recording:
         facts: what is known of the set-up: versions, optimizer, batch, loss; plain JSON values.
 
     Raises:
+        TypeError: rows that are no table.
         ValueError: rows with other columns.
 
     Example:
@@ -36,6 +37,8 @@ class Recording:
     """
 
     def __init__(self, rows: pa.Table, sites: Sequence[Site] = (), facts: dict[str, Any] | None = None):
+        if not isinstance(rows, pa.Table):
+            raise TypeError(f"rows must be a pyarrow Table, got {type(rows).__name__}; fill a RecordingWriter instead")
         if sorted(rows.column_names) != sorted(SCHEMA.names):
             raise ValueError(f"rows have the columns {', '.join(SCHEMA.names)}; got {', '.join(rows.column_names)}")
         rows = rows.select(SCHEMA.names)

@@ -19,6 +19,8 @@ from kilolayer.recording.site import Site
 Key = tuple[str, str, str]
 """(site, role, stat)"""
 
+LAST_STEP = int(np.iinfo(np.int32).max)
+
 
 def replace_file(path: Path, data: bytes) -> None:
     """Write under a temporary name, flush, rename: a reader never sees half a file."""
@@ -44,9 +46,19 @@ def open_folder(folder: Path) -> None:
 
 
 def write_header(folder: Path, sites: Sequence[Site], facts: dict[str, Any], *, num_parts: int) -> None:
-    """Write the site table, the facts, and how many parts there are."""
+    """Write the site table, the facts, and how many parts there are.
+
+    Raises:
+        TypeError: a fact that JSON cannot hold.
+    """
     header = {"format": FORMAT, "parts": num_parts, "facts": facts, "sites": [site.to_dict() for site in sites]}
-    replace_file(folder / HEADER, json.dumps(header, indent=1).encode())
+    try:
+        text = json.dumps(header, indent=1)
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"the facts hold what JSON cannot ({error}); facts are numbers, texts, lists and dictionaries of them"
+        ) from error
+    replace_file(folder / HEADER, text.encode())
 
 
 def write_part(folder: Path, index: int, rows: pa.Table) -> None:
@@ -94,6 +106,8 @@ class RecordingWriter:
         """The number that stands for (site, role, stat); callers on a hot path keep it."""
         key = (site, role, stat)
         if key not in self._codes:
+            if not all(isinstance(label, str) for label in key):
+                raise TypeError(f"site, role and stat must be names, got {key!r}")
             if role not in ROLES:
                 raise ValueError(f"role {role!r} is unknown; use one of {', '.join(ROLES)}")
             self._codes[key] = len(self._codes)
@@ -101,12 +115,20 @@ class RecordingWriter:
 
     def add(self, step: int, site: str, role: str, stat: str, value: float) -> None:
         """Add one row."""
-        self.add_many(step, np.array([self.code(site, role, stat)]), np.array([value]))
+        try:
+            number = float(value)
+        except (TypeError, ValueError) as error:
+            raise TypeError(f"the value of {site} {role} {stat} must be a number, got {value!r}") from error
+        self.add_many(step, np.array([self.code(site, role, stat)]), np.array([number]))
 
     def add_many(self, step: int, codes: np.ndarray, values: np.ndarray) -> None:
         """Add the rows of one step: ``codes`` (int) from :meth:`code` and ``values``, both ``(num_rows,)``."""
         if len(codes) != len(values):
             raise ValueError(f"{len(codes)} codes but {len(values)} values")
+        if not isinstance(step, (int, np.integer)):
+            raise TypeError(f"step must be an int, got {step!r}")
+        if not 0 <= step <= LAST_STEP:
+            raise ValueError(f"step must be >= 0 and at most {LAST_STEP:,}, got {step}")
         with np.errstate(over="ignore"):
             self._pending.append((step, np.asarray(codes, np.int32), np.asarray(values, np.float32)))
         self._num_pending += len(codes)

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 Stack = Literal["encoder", "decoder"]
+LARGEST_COUNT = 10**9
+"""No count goes further: beyond it closed forms leave float64 and loops do not end."""
+
 STACKS: tuple[Stack, ...] = ("encoder", "decoder")
 
 
@@ -20,7 +23,8 @@ class Depth:
 
     Raises:
         TypeError: a count that is not an int.
-        ValueError: a negative number of layers, no layer at all, or fewer than one branch per layer.
+        ValueError: a negative number of layers, no layer at all, fewer than one branch per layer, or a count past
+            all sense.
 
     Example:
         >>> depth = Depth(encoder_layers=500, decoder_layers=500)
@@ -34,11 +38,11 @@ class Depth:
     decoder_branches_per_layer: int | None = None
 
     def __post_init__(self) -> None:
-        _check_count("encoder_layers", self.encoder_layers, at_least=0)
-        _check_count("decoder_layers", self.decoder_layers, at_least=0)
-        _check_count("encoder_branches_per_layer", self.encoder_branches_per_layer, at_least=1)
+        check_count("encoder_layers", self.encoder_layers, at_least=0)
+        check_count("decoder_layers", self.decoder_layers, at_least=0)
+        check_count("encoder_branches_per_layer", self.encoder_branches_per_layer, at_least=1)
         if self.decoder_branches_per_layer is not None:
-            _check_count("decoder_branches_per_layer", self.decoder_branches_per_layer, at_least=1)
+            check_count("decoder_branches_per_layer", self.decoder_branches_per_layer, at_least=1)
         if self.encoder_layers + self.decoder_layers == 0:
             raise ValueError("a network needs at least one layer; got encoder_layers=0 and decoder_layers=0")
 
@@ -89,11 +93,19 @@ class Depth:
         return branch_index % 3 == 1
 
 
-def _check_count(name: str, value: object, *, at_least: int) -> None:
+def check_count(name: str, value: object, *, at_least: int) -> None:
+    """Refuse what is no count.
+
+    Raises:
+        TypeError: not an int.
+        ValueError: less than ``at_least``, or more than :data:`LARGEST_COUNT`.
+    """
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be an int, got {value!r}")
     if value < at_least:
         raise ValueError(f"{name} must be >= {at_least}, got {value}")
+    if value > LARGEST_COUNT:
+        raise ValueError(f"{name} must be at most {LARGEST_COUNT:,}, got a number of {len(str(value))} digits")
 
 
 def _checked(stack: Stack) -> Stack:

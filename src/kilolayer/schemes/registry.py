@@ -71,15 +71,13 @@ def get_scheme(name: str, rule: str | None = None) -> Scheme:
     """The scheme of this name, and of this rule where it has several.
 
     Raises:
-        TypeError: ``name`` is no string.
+        TypeError: a name that is no string.
         ValueError: no such scheme or rule; the nearest name is suggested.
 
     Example:
         >>> get_scheme("deepnorm", rule="glm130b").formula
         "x' = LN(alpha x + f(x)), alpha = (2L)^(1/2), beta = (2L)^(-1/2)"
     """
-    if not isinstance(name, str):
-        raise TypeError(f"a scheme is found by its name, got {name!r}")
     scheme = next((one for one in SCHEMES if one.name == name), None)
     if scheme is None:
         raise unknown_name("scheme", name, [one.name for one in SCHEMES], ALIASES)

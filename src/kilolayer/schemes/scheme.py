@@ -71,6 +71,7 @@ class Scheme:
 
         Raises:
             IndexError: the stack has no such branch.
+            TypeError: a depth that is no :class:`Depth`, an index that is no int.
             ValueError: the scheme needs a profiling pass, or has no formula for this depth.
 
         Example:
@@ -78,6 +79,10 @@ class Scheme:
             >>> get_scheme("deepnorm").at(Depth(decoder_layers=8), 0, "decoder").skip_scale
             2.0
         """
+        if not isinstance(depth, Depth):
+            raise TypeError(f"depth must be a Depth, got {depth!r}; use Depth(encoder_layers=...)")
+        if isinstance(branch_index, bool) or not isinstance(branch_index, int):
+            raise TypeError(f"branch_index must be an int, got {branch_index!r}")
         num_branches = depth.num_branches(stack)
         if not 0 <= branch_index < num_branches:
             raise IndexError(f"branch_index {branch_index} is out of range: the {stack} has {num_branches} branches")

@@ -30,8 +30,12 @@ def nearest_name(name: str, known: Sequence[str], aliases: Mapping[str, str] | N
     return spelled[found[0]] if found else None
 
 
-def unknown_name(kind: str, name: str, known: Sequence[str], aliases: Mapping[str, str] | None = None) -> ValueError:
-    """The error for a name that does not exist: with the nearest that does, or with all of them."""
+def unknown_name(
+    kind: str, name: object, known: Sequence[str], aliases: Mapping[str, str] | None = None
+) -> ValueError | TypeError:
+    """The error for a name that does not exist, or is none: with the nearest that does, or with all of them."""
+    if not isinstance(name, str):
+        return TypeError(f"{kind} must be a name, got {name!r}; known: {', '.join(known)}")
     nearest = nearest_name(name, known, aliases)
     hint = f"did you mean {nearest!r}?" if nearest else f"known: {', '.join(known)}"
     return ValueError(f"unknown {kind} {name!r}; {hint}")

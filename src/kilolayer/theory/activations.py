@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from kilolayer.schemes.suggest import unknown_name
 from kilolayer.theory.hermite import Array, Function, gaussian_mean, pair_mean
 
 
@@ -145,6 +145,9 @@ ACTIVATIONS: tuple[Activation, ...] = (
     Activation("silu", lambda x: x * _sigmoid(x), lambda x: _sigmoid(x) + x * _sigmoid_derivative(x)),
 )
 
+ALIASES = {"swish": "silu", "linear": "identity", "none": "identity", "logistic": "sigmoid"}
+"""Other words for the activations; they are suggested, not accepted."""
+
 
 def get_activation(name: str) -> Activation:
     """The activation of this name.
@@ -159,7 +162,4 @@ def get_activation(name: str) -> Activation:
     for activation in ACTIVATIONS:
         if activation.name == name:
             return activation
-    names = [activation.name for activation in ACTIVATIONS]
-    nearest = difflib.get_close_matches(name, names, n=1)
-    hint = f"did you mean {nearest[0]!r}?" if nearest else f"known: {', '.join(names)}"
-    raise ValueError(f"unknown activation {name!r}; {hint}")
+    raise unknown_name("activation", name, [activation.name for activation in ACTIVATIONS], ALIASES)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from kilolayer.schemes import BranchScales, Depth, Scheme, get_scheme
+from kilolayer.schemes.depth import check_count
+from kilolayer.schemes.suggest import unknown_name
 from kilolayer.theory.block import BlockSpec
 from kilolayer.theory.rates import TORCH_DEFAULT_WEIGHT_VARIANCE, block_rates
 
 FIXED_STD = 0.02
 
 INITS = ("kaiming", "lecun", "xavier", "orthogonal", "fixed-0.02", "torch-default")
+INIT_ALIASES = {"he": "kaiming", "glorot": "xavier", "gpt2": "fixed-0.02", "default": "torch-default"}
+"""Other words for the inits; they are suggested, not accepted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +39,7 @@ class NetworkSpec:
             ``"torch-default"`` (``sqrt(1/(3n))``; without the random biases of ``torch.nn.Linear``).
 
     Raises:
+        TypeError: a size that is no int, a name that is no string.
         ValueError: an unknown scheme or init, a size below 1; the nearest name is suggested.
 
     Example:
@@ -53,13 +57,10 @@ class NetworkSpec:
 
     def __post_init__(self) -> None:
         for name in ("num_layers", "width", "branches_per_layer"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}")
+            check_count(name, getattr(self, name), at_least=1)
         if self.init not in INITS:
-            nearest = difflib.get_close_matches(self.init, INITS, n=1)
-            hint = f"did you mean {nearest[0]!r}?" if nearest else f"known: {', '.join(INITS)}"
-            raise ValueError(f"unknown init {self.init!r}; {hint}")
-        if isinstance(self.scheme, str):
+            raise unknown_name("init", self.init, INITS, INIT_ALIASES)
+        if not isinstance(self.scheme, Scheme):
             object.__setattr__(self, "scheme", get_scheme(self.scheme))
 
     @property

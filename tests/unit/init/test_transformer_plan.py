@@ -257,3 +257,25 @@ def test_base_rules(fans):
         "orthogonal": 1 / math.sqrt(max(fans)),
     }
     assert {rule.name: rule.std(*fans) for rule in BASE_RULES} == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("model", "scheme", "base", "message"),
+    [
+        (None, "deepnorm", None, "model must be a torch.nn.Module, got NoneType"),
+        (nn.TransformerEncoderLayer(4, 1, 8), None, None, "scheme must be a name, got None"),
+        (nn.TransformerEncoderLayer(4, 1, 8), "pre-ln", 3, "base rule must be a name, got 3"),
+    ],
+)
+def test_what_is_of_the_wrong_kind_is_refused(model, scheme, base, message):
+    with pytest.raises(TypeError, match=message):
+        plan_init(model, scheme, base=base)
+
+
+def test_an_empty_base_is_not_the_default():
+    with pytest.raises(ValueError, match="unknown base rule ''; known: xavier"):
+        plan_init(nn.TransformerEncoderLayer(4, 1, 8), "pre-ln", base="")
+
+
+def test_a_plan_without_rows_renders_as_nothing():
+    assert InitPlan(()).render() == ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import os
 import subprocess
 import sys
 import zipfile
@@ -311,3 +312,31 @@ def test_a_flipped_byte_is_an_error_or_harmless(
         assert "\n" not in got
     else:
         np.testing.assert_array_equal(got.x_train, wanted.x_train)
+
+
+@pytest.mark.parametrize("name", [None, 3, ["digits"]])
+def test_data_are_found_by_a_name_or_a_path(name):
+    with pytest.raises(TypeError, match="data are found by a name or a path, got"):
+        load_data(name)
+
+
+def test_a_path_and_its_text_are_the_same_data(tmp_path):
+    path = tmp_path / "my data ü.npz"
+    np.savez(path, x=np.arange(40.0).reshape(20, 2), y=np.arange(20) % 2)
+    np.testing.assert_array_equal(load_data(path).x_train, load_data(str(path)).x_train)
+
+
+def test_what_is_neither_file_nor_folder_is_said(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(FileNotFoundError, match="is neither a file nor a folder; data can be digits"):
+        load_data(pipe)
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("fmnist", "fashion-mnist"), ("Fashion_MNIST", "fashion-mnist"), ("MNIST", "mnist"), ("digit", "digits")],
+)
+def test_the_data_somebody_meant(typed, meant):
+    with pytest.raises(ValueError, match=rf"unknown data '{typed}'; did you mean '{meant}'\?"):
+        load_data(typed)

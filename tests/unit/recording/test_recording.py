@@ -239,3 +239,35 @@ def test_a_file_or_a_folder_with_parts_alone_is_no_place_to_write(tmp_path):
 def test_parts_of_no_rows_are_refused(part_rows):
     with pytest.raises(ValueError, match=rf"part_rows must be >= 1, got {part_rows}"):
         RecordingWriter(part_rows=part_rows)
+
+
+@pytest.mark.parametrize("value", ["high", None, [1.0]])
+def test_a_value_that_is_no_number_is_refused_by_name(value):
+    with pytest.raises(TypeError, match=r"the value of head:out activation rms must be a number, got"):
+        RecordingWriter().add(0, "head:out", "activation", "rms", value)
+
+
+@pytest.mark.parametrize(
+    ("step", "error"), [("0", TypeError), (0.0, TypeError), (None, TypeError), (-1, ValueError), (2**31, ValueError)]
+)
+def test_a_step_is_counted_in_ints_that_fit(step, error):
+    with pytest.raises(error, match=f"step must be .*, got {step!r}"):
+        RecordingWriter().add(step, "run", "run", "loss", 1.0)
+
+
+def test_sites_and_statistics_are_names():
+    with pytest.raises(TypeError, match=r"site, role and stat must be names, got \(None, 'run', 'loss'\)"):
+        RecordingWriter().add(0, None, "run", "loss", 1.0)
+
+
+def test_facts_that_json_cannot_hold_are_refused(tmp_path):
+    writer = RecordingWriter(tmp_path / "r")
+    writer.facts = {"wrong": {1, 2}}
+    with pytest.raises(TypeError, match="the facts hold what JSON cannot"):
+        writer.close()
+    assert not list((tmp_path / "r").iterdir())
+
+
+def test_rows_that_are_no_table_are_refused():
+    with pytest.raises(TypeError, match="rows must be a pyarrow Table, got list"):
+        Recording([1])

@@ -65,3 +65,11 @@ def test_a_count_must_be_an_int(value):
 def test_an_unknown_stack_is_refused():
     with pytest.raises(ValueError, match="unknown stack 'middle'; use 'encoder' or 'decoder'"):
         Depth(encoder_layers=1).num_branches("middle")
+
+
+@pytest.mark.parametrize("name", ["encoder_layers", "decoder_layers", "encoder_branches_per_layer"])
+def test_counts_past_all_sense_are_refused(name):
+    settings = {"encoder_layers": 1} | {name: 10**9}
+    assert getattr(Depth(**settings), name) == 10**9
+    with pytest.raises(ValueError, match=rf"{name} must be at most 1,000,000,000, got a number of 401 digits"):
+        Depth(**settings | {name: 10**400})

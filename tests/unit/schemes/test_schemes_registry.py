@@ -36,5 +36,11 @@ def test_a_rule_of_a_scheme_that_has_none_is_refused():
 
 @pytest.mark.parametrize("name", [None, 3, ["pre-ln"]])
 def test_a_scheme_is_found_by_its_name_only(name):
-    with pytest.raises(TypeError, match="a scheme is found by its name"):
+    with pytest.raises(TypeError, match="scheme must be a name, got .*; known: plain, norm-only"):
         get_scheme(name)
+
+
+@pytest.mark.parametrize("rule", [3, True, ["deepnet"]])
+def test_a_rule_is_found_by_its_name_only(rule):
+    with pytest.raises(TypeError, match="rule must be a name, got"):
+        get_scheme("deepnorm", rule=rule)

@@ -32,3 +32,14 @@ def test_embeddings_and_head_are_left_alone_unless_a_scheme_says_otherwise():
     scheme = get_scheme("deepnorm")
     assert scheme.embedding_gain(depth, "encoder") == 1.0
     assert scheme.head_gain == 1.0
+
+
+@pytest.mark.parametrize("index", [True, 1.0, "1", None])
+def test_a_branch_is_counted_in_ints(index):
+    with pytest.raises(TypeError, match=rf"branch_index must be an int, got {index!r}"):
+        get_scheme("deepnorm").at(Depth(encoder_layers=4), index)
+
+
+def test_a_depth_is_a_depth():
+    with pytest.raises(TypeError, match=r"depth must be a Depth, got 4; use Depth\(encoder_layers=\.\.\.\)"):
+        get_scheme("deepnorm").at(4, 0)

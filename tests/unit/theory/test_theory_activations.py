@@ -77,3 +77,11 @@ def test_relu_spreads():
 def test_an_unknown_name_suggests_the_nearest():
     with pytest.raises(ValueError, match="did you mean 'sigmoid'"):
         get_activation("sigmiod")
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("ReLU", "relu"), ("swish", "silu"), ("linear", "identity"), ("gleu", "gelu")]
+)
+def test_the_activation_somebody_meant(typed, meant):
+    with pytest.raises(ValueError, match=rf"unknown activation '{typed}'; did you mean '{meant}'\?"):
+        get_activation(typed)

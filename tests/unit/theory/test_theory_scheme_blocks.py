@@ -109,3 +109,26 @@ def test_mistakes_that_blocks_find():
         build_blocks(NetworkSpec(scheme="pre-ln", num_layers=2, activation="rleu"))
     with pytest.raises(ValueError, match="norm_kind 'group' is unknown"):
         build_blocks(NetworkSpec(scheme="pre-ln", num_layers=2, norm="group"))
+
+
+@pytest.mark.parametrize("name", ["num_layers", "width", "branches_per_layer"])
+@pytest.mark.parametrize("value", [True, 2.0, "2", None, float("nan")])
+def test_sizes_are_ints(name, value):
+    with pytest.raises(TypeError, match=rf"{name} must be an int, got {value!r}"):
+        NetworkSpec(**{"scheme": "pre-ln", "num_layers": 2} | {name: value})
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("he", "kaiming"), ("Kaiming", "kaiming"), ("torch_default", "torch-default")]
+)
+def test_the_init_somebody_meant(typed, meant):
+    with pytest.raises(ValueError, match=rf"unknown init '{typed}'; did you mean '{meant}'\?"):
+        NetworkSpec(scheme="pre-ln", num_layers=2, init=typed)
+
+
+@pytest.mark.parametrize("name", [None, 3])
+def test_scheme_and_init_are_names(name):
+    with pytest.raises(TypeError, match="scheme must be a name"):
+        NetworkSpec(scheme=name, num_layers=2)
+    with pytest.raises(TypeError, match="init must be a name"):
+        NetworkSpec(scheme="pre-ln", num_layers=2, init=name)

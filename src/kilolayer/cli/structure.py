@@ -1,0 +1,34 @@
+"""``kilolayer structure``: the residual structure of a model, read from one forward pass."""
+
+from __future__ import annotations
+
+import json as json_format
+from typing import Annotated
+
+import typer
+
+
+def structure(
+    target: Annotated[
+        str, typer.Argument(metavar="FILE.py:FUNCTION", help="A function that returns (model, inputs), or a set-up.")
+    ],
+    *,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """What a model is: its residual branches in order, norms, skip factors, attention, and the scheme that makes.
+
+    The function takes no arguments and returns (model, inputs) or (model, inputs, targets, loss_fn, optimizer);
+    inputs are a tuple of positional ones, a dictionary of keyword ones, or one tensor.
+    """
+    import contextlib
+    import sys
+
+    from kilolayer.structure import read_structure
+    from kilolayer.structure.drawing import render_structure
+    from kilolayer.structure.loading import load_model
+
+    # What the user's code prints is not the answer.
+    with contextlib.redirect_stdout(sys.stderr):
+        model, inputs = load_model(target)
+        found = read_structure(model, inputs)
+    typer.echo(json_format.dumps(found.to_dict(), allow_nan=False) if json else render_structure(found))
