@@ -109,13 +109,17 @@ class Evidence:
         return self.recording.curve("activation", "rms", self.stream, step)
 
     def forward_rate(self, step: int = 0) -> float | None:
-        """Factor per block of the stream's RMS (geometric mean); infinite once a block overflows."""
+        """Factor per block of the stream's RMS (geometric mean); infinite once a block overflows.
+
+        Blocks from which on the stream is exactly 0, cut off or below the smallest float, do not count.
+        """
         curve = self.stream_rms(step)
         if len(curve) < 2 or np.isnan(curve[0]) or curve[0] == 0:
             return None
         if not np.isfinite(curve).all():
             return math.inf
-        return _per_block(curve[-1] / curve[0], len(curve) - 1)
+        last = int(np.flatnonzero(curve)[-1])
+        return _per_block(curve[last] / curve[0], last) if last else 0.0
 
     def backward_rate(self, step: int = 0) -> float | None:
         """Factor per block, towards the input, of the RMS of the loss gradient at the stream."""
@@ -195,6 +199,46 @@ class Evidence:
         total = self.recording.curve("activation", "rms", sums, step)[1:]
         share = skip / total
         return float(np.exp(np.mean(np.log(share)))) if np.isfinite(share).all() and (share > 0).all() else None
+
+    # ------------------------------------------------------------------ units that are off
+    @cached_property
+    def block_outputs(self) -> tuple[Site, ...]:
+        """What each block's matrices put out before a norm or a sum; empty where a block has no such site."""
+        kinds = ("branch",) if self.has_skip else ("linear", "branch", "sum", "output")
+        first: dict[int | None, Site] = {}
+        for site in self.recording.sites:
+            if site.kind in kinds:
+                first.setdefault(site.block_index, site)
+        found = [first.get(site.block_index) for site in self.stream]
+        return tuple(site for site in found if site is not None) if None not in found else ()
+
+    def rms_before(self, block: int) -> float:
+        """RMS at step 0 of what goes into a block: the stream, and for the first what stands before the blocks."""
+        if block:
+            return float(self.stream_rms(0)[block - 1])
+        first = self.stream[0].order
+        sites = sorted(self.recording.sites, key=lambda site: site.order)
+        before = [site for site in sites if site.block_index is None and site.order < first]
+        values = self.recording.curve("activation", "rms", before)
+        return float(next((value for value in values[::-1] if not math.isnan(value)), math.nan))
+
+    @cached_property
+    def dead_block(self) -> int | None:
+        """The first block whose output is exactly 0 for the whole batch at step 0 because its units are off.
+
+        With skips all branches must be: one dead branch leaves a network that works. Zero weights, a signal that would
+        be lost to underflow anyway, and a LayerNorm over one unit, which is always 0, are no dead units.
+        """
+        if not self.block_outputs:
+            return None
+        zeros = self.recording.curve("activation", "zero_fraction", self.block_outputs) == 1
+        if not (zeros.all() if self.has_skip else zeros.any()):
+            return None
+        block = int(np.argmax(zeros))
+        narrow = self.norm_kind == "layer" and any(site.shape and site.shape[1] == 1 for site in self.weights)
+        gains = self.branch_gains if self.has_skip else self.branch_gains[block : block + 1]
+        expected = self.rms_before(block) * math.sqrt(float(gains.min()))
+        return block if not narrow and expected > float(np.finfo(np.float32).tiny) else None
 
     # ------------------------------------------------------------------ rows for a finding
     def row(self, site: Site | str, role: str, stat: str, step: int) -> dict[str, Any]:

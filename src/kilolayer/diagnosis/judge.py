@@ -16,6 +16,7 @@ from kilolayer.diagnosis.rules_signal import (
     inputs_unscaled,
     norm_missing,
 )
+from kilolayer.diagnosis.rules_units import dead_units
 from kilolayer.recording import Recording
 
 NotEvaluated = str
@@ -25,6 +26,7 @@ Rule = Callable[[Evidence], Finding | NotEvaluated | None]
 RULES: tuple[Rule, ...] = (
     inputs_unscaled,
     batchnorm_batch_too_small,
+    dead_units,
     init_too_small,
     init_too_large,
     norm_missing,
@@ -56,11 +58,18 @@ def diagnose(recording: Recording) -> Diagnosis:
     The first rule to find something names the root; whatever later rules find is folded under it. A run that
     trains is left alone.
 
+    Raises:
+        TypeError: something else than a recording.
+
     Example:
         >>> from kilolayer.recording import RecordingWriter
         >>> diagnose(RecordingWriter().close()).root is None
         True
     """
+    if not isinstance(recording, Recording):
+        raise TypeError(
+            f"diagnose takes a Recording, got {type(recording).__name__}; load a saved one with Recording.load(folder)"
+        )
     evidence = Evidence(recording)
     if evidence.trains:
         return Diagnosis(None, (), {})

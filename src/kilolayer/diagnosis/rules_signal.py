@@ -103,6 +103,8 @@ def _chain_rate(evidence: Evidence, code: str, cause: str) -> Finding | str | No
     if rate is None:
         return "the activations' RMS at step 0 was not recorded"
     small = cause == "init-too-small"
+    if evidence.dead_block is not None:
+        return None  # the signal was cut off, not scaled down
     if evidence.has_skip or evidence.placements or (rate >= LOW_RATE if small else rate <= HIGH_RATE):
         return None
     predicted = math.sqrt(float(np.nanmedian(evidence.branch_gains)))
