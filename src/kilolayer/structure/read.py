@@ -7,10 +7,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from kilolayer.structure.depths import fit_depths
 from kilolayer.structure.describe import describe_branch
 from kilolayer.structure.graph import Graph
 from kilolayer.structure.keep import evaluated
-from kilolayer.structure.match import fit_depths, match_schemes
+from kilolayer.structure.match import match_schemes
 from kilolayer.structure.normal_form import build_graph
 from kilolayer.structure.norms import find_norms
 from kilolayer.structure.placement import Placement, final_norm, place_norms

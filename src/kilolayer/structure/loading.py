@@ -1,0 +1,93 @@
+"""Get a model and its inputs from a function in a user's file."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from torch import nn
+
+NUM_PARTS = (2, 5)
+"""``(model, inputs)``, or ``(model, inputs, targets, loss_fn, optimizer)``."""
+
+
+def load_model(target: str) -> tuple[nn.Module, Any]:
+    """Model and inputs from ``FILE.py:FUNCTION``.
+
+    The function takes no arguments and returns ``(model, inputs)`` or ``(model, inputs, targets, loss_fn,
+    optimizer)``. Its file is run as a script beside it would be: its folder is where it imports from.
+
+    Raises:
+        ValueError: no such function, an error of the user's own code, or something else returned; the message
+            says where.
+        FileNotFoundError: no such file.
+    """
+    function = load_function(target)
+    result = _run(function, target)
+    if not isinstance(result, tuple) or len(result) not in NUM_PARTS or not isinstance(result[0], nn.Module):
+        raise ValueError(
+            f"{target} must return (model, inputs) or (model, inputs, targets, loss_fn, optimizer) with a "
+            f"torch.nn.Module first, got {_describe(result)}"
+        )
+    return result[0], result[1]
+
+
+def load_function(target: str) -> Callable[[], Any]:
+    """The function that ``FILE.py:FUNCTION`` names.
+
+    Raises:
+        ValueError: a target of another form, no such function, or an error while the file runs.
+        FileNotFoundError: no such file.
+    """
+    path, colon, name = target.rpartition(":")
+    if not colon or not path.endswith(".py") or not name.isidentifier():
+        raise ValueError(f"expected FILE.py:FUNCTION, got {target!r}")
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"no such file: {path}")
+    module = _import_file(Path(path))
+    function = getattr(module, name, None)
+    if not callable(function):
+        known = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        nearest = difflib.get_close_matches(name, known, n=1)
+        hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+        raise ValueError(f"{path} has no function {name!r}{hint}")
+    return function
+
+
+def _import_file(path: Path) -> ModuleType:
+    # A name of its own, lest the file hide a package of the same name.
+    spec = importlib.util.spec_from_file_location(f"_kilolayer_user_{path.stem}", path.resolve())
+    assert spec is not None
+    loader = spec.loader
+    assert loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    sys.path.insert(0, str(path.resolve().parent))
+    try:
+        _run(lambda: loader.exec_module(module), str(path))
+    finally:
+        sys.path.pop(0)
+    return module
+
+
+def _run(function: Callable[[], Any], target: str) -> Any:
+    try:
+        return function()
+    except Exception as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        text = str(error).splitlines()[0] if str(error) else ""
+        raise ValueError(
+            f"{target} failed with {type(error).__name__}: {text} ({Path(frame.filename).name}, line {frame.lineno})"
+        ) from error
+
+
+def _describe(result: Any) -> str:
+    if isinstance(result, tuple):
+        return f"a tuple of {', '.join(type(one).__name__ for one in result)}"
+    return f"a {type(result).__name__}"
