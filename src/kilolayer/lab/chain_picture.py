@@ -61,21 +61,22 @@ def _along_depth(axis: Any, rows: Sequence[Row]) -> None:
             bands = [(at, one.low, one.high) for at, one in known if one.low is not None and one.high is not None]
             if bands:
                 axis.fill_between(*zip(*bands, strict=True), color=color, alpha=0.12)
-    axis.set_xscale("log")
-    axis.set_yscale("log")
-    part = next(part for part in PARTS if part.name == rows[0].part)
-    axis.set_xlabel(part.unit)
-    axis.legend(fontsize=6)
+    axis.set_xlabel(next(part.unit for part in PARTS if part.name == rows[0].part))
+    if axis.lines:
+        axis.set_xscale("log")
+        axis.set_yscale("log")
+        axis.legend(fontsize=6)
 
 
 def _by_case(axis: Any, rows: Sequence[Row]) -> None:
     """A line per case; crosses are predictions."""
     places = np.arange(len(rows))
     for place, row in zip(places, rows, strict=True):
-        axis.plot(list(row.measured), [place] * len(row.measured), "o", markersize=3, color="#0072B2")
+        seen = [value for value in row.measured if math.isfinite(value)]
+        axis.plot(seen, [place] * len(seen), "o", markersize=3, color="#0072B2")
         if row.expected is not None:
             axis.plot(row.expected.value, place, "x", color="#D55E00")
     axis.set_yticks(places, [row.key.case for row in rows])
     axis.set_ylim(len(rows) - 0.5, -0.5)
-    if all(value > 0 for row in rows for value in row.measured):
+    if all(0 < value < math.inf for row in rows for value in row.measured):
         axis.set_xscale("log")
