@@ -19,7 +19,7 @@ from kilolayer.lab.translation_data import TranslationData
 from kilolayer.lab.translation_measures import measure_losses, unigram_entropy, unigram_loss
 from kilolayer.nn import Seq2Seq
 
-SKIP_PAIRS = 64
+SKIP_PAIRS = 32
 """Held-out pairs on which layers are skipped."""
 
 EXAMPLES = 4

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 PAD, UNKNOWN, START, END = range(4)
 SPECIAL_TOKENS = ("<pad>", "<unknown>", "<start>", "<end>")
+LEAST_VOCABULARY = 16
 LEARN_FROM = 20_000
 """Pairs, evenly spaced, that are enough to learn a vocabulary of thousands."""
 
@@ -32,8 +33,8 @@ def learn_tokenizer(pairs: Sequence[Pair], vocab_size: int) -> Tokenizer:
 
     Reference: Sennrich et al. 2016, arXiv:1508.07909.
     """
-    if vocab_size < 4 * len(SPECIAL_TOKENS):
-        raise ValueError(f"vocab_size must be >= {4 * len(SPECIAL_TOKENS)}, got {vocab_size}")
+    if vocab_size < LEAST_VOCABULARY:
+        raise ValueError(f"vocab_size must be >= {LEAST_VOCABULARY}, got {vocab_size}")
     # A run has one thread; the library would start one per core, in every process.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
