@@ -105,9 +105,13 @@ def load_results(experiment: RulesExperiment, folder: Path) -> list[RulesResult]
 
 
 def rank(results: Sequence[RulesResult]) -> list[Standing]:
-    """The schemes by mean held-out loss, the lowest first; in the order given where the means are equal."""
+    """The schemes by mean held-out loss, the lowest first; in the order given where the means are equal.
+
+    Of an experiment that was stopped, only the seeds count that every scheme finished, if there is one: means over
+    different seeds are not comparable.
+    """
     groups: dict[str, list[RulesResult]] = {}
-    for result in results:
+    for result in _on_common_seeds(results):
         groups.setdefault(result.run.scheme, []).append(result)
     means = {scheme: sum(one.held_out_loss for one in group) / len(group) for scheme, group in groups.items()}
     order = sorted(groups, key=lambda scheme: means[scheme])
@@ -124,6 +128,14 @@ def rank(results: Sequence[RulesResult]) -> list[Standing]:
         )
         for scheme in order
     ]
+
+
+def _on_common_seeds(results: Sequence[RulesResult]) -> Sequence[RulesResult]:
+    seeds: dict[str, set[int]] = {}
+    for result in results:
+        seeds.setdefault(result.run.scheme, set()).add(result.run.seed)
+    common = set.intersection(*seeds.values())
+    return [result for result in results if result.run.seed in common] or results
 
 
 def _difference(loss: float, best: float) -> float:

@@ -43,10 +43,15 @@ def test_a_run_that_broke_off_ranks_last_whatever_loss_it_left():
     assert sentence(rank(broken)).startswith("No scheme ends at a finite loss on every seed")
 
 
-def test_only_seeds_that_both_finished_are_compared():
-    standings = rank(results({"deepnorm:deepnet": [2.4, 2.5], "pre-ln": [2.6]}))
-    assert standings[1].behind == pytest.approx((0.2,))
-    assert len(standings[0].behind) == 2
+def test_only_seeds_that_every_scheme_finished_are_compared():
+    standings = rank(results({"deepnorm:deepnet": [2.5, 2.0], "pre-ln": [2.4]}))
+    assert [(one.scheme, one.mean) for one in standings] == [("pre-ln", 2.4), ("deepnorm:deepnet", 2.5)]
+    assert [len(one.results) for one in standings] == [1, 1]
+
+
+def test_without_a_common_seed_all_are_shown():
+    standings = rank([rules_result("pre-ln", 0, 2.4), rules_result("keel", 1, 2.3)])
+    assert [(one.scheme, one.behind) for one in standings] == [("keel", (0.0,)), ("pre-ln", ())]
 
 
 def test_the_sentence_names_the_first_the_level_and_the_last():
