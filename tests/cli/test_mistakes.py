@@ -31,6 +31,8 @@ def refuse(capsys):
         (["lab", "wirings", "--batchsize", 8], "unknown option --batchsize; did you mean '--batch-size'?"),
         (["predict", "--zzz"], "unknown option --zzz; see kilolayer predict --help"),
         (["predict", "-x"], "unknown option -x; see kilolayer predict --help"),
+        (["structure"], "Missing argument 'FILE.py:FUNCTION'; see kilolayer structure --help"),
+        (["structure", "a", "b"], "unexpected 'b'; see kilolayer structure --help"),
         (["--zzz"], "unknown option --zzz; see kilolayer --help"),
         (["predict", "--blocks"], "--blocks needs a value"),
         (["predict", "--json=3"], "--json takes no value"),

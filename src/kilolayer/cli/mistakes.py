@@ -89,6 +89,10 @@ def _options(command: Any) -> dict[str, Any]:
     return {one.name: one for one in command.params if one.opts and one.opts[0].startswith("-")}
 
 
+def _arguments(command: Any) -> list[Any]:
+    return [one for one in command.params if one.name not in _options(command)]
+
+
 def _texts(values: Iterable[Any]) -> list[str]:
     flat = [one for value in values for one in (value if isinstance(value, (list, tuple)) else [value])]
     return [str(one) for one in flat if one is not None and str(one)]
@@ -109,13 +113,17 @@ def describe_usage_error(error: Any, arguments: Sequence[str]) -> str:
             return f"{option} {'takes no value' if 'not take' in message else 'needs a value'}"
         known = [name for one in _options(context.command).values() for name in one.opts] if context else []
         return f"unknown option {option}; {_nearest(option, known, otherwise=help_line)}"
+    if "Missing" in message:
+        return f"{' '.join(message.split()).rstrip('.')}; {help_line}"
     if parameter is not None and isinstance(error, typer.BadParameter):
         return _bad_value(parameter.opts[0], message, arguments)
     if wrong := re.match(r"No such command '(.*?)'", message):
         known = list(getattr(context.command, "commands", {})) if context else []
         return f"unknown command {wrong[1]!r}; {_nearest(wrong[1], known, otherwise=help_line)}"
     if extra := re.search(r"unexpected extra argument\S* \((.*)\)", message):
-        return f"unexpected {extra[1]!r}: everything here is an option, --NAME VALUE; {help_line}"
+        # A bare word is mostly an option without its name.
+        hint = "" if _arguments(context.command) else ": everything here is an option, --NAME VALUE"
+        return f"unexpected {extra[1]!r}{hint}; {help_line}"
     return f"{' '.join(message.split())}; {help_line}"
 
 

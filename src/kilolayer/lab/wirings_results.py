@@ -60,12 +60,19 @@ class RunResult:
     @cached_property
     def init(self) -> Recording:
         """The probe at step 0."""
-        return Recording.load(self.folder / "init")
+        return self._load("init")
 
     @cached_property
     def training(self) -> Recording:
         """The training."""
-        return Recording.load(self.folder / "training")
+        return self._load("training")
+
+    def _load(self, name: str) -> Recording:
+        try:
+            return Recording.load(self.folder / name)
+        except (FileNotFoundError, ValueError) as error:
+            what = str(error).partition("; ")[0]
+            raise ValueError(f"{what}; delete {self.folder} and run the same command again") from error
 
     @cached_property
     def diagnosis(self) -> Diagnosis:

@@ -1,64 +1,39 @@
-"""What is read back from a folder of runs, and what theory says beside it."""
+"""What is read back of a run."""
 
-from dataclasses import replace
+import json
+import shutil
 
 import numpy as np
 import pytest
-from wiring_runs import DIGITS, finished
 
-from kilolayer.lab import wirings_results
-from kilolayer.lab.wirings import WiringRun
-from kilolayer.lab.wirings_results import RunResult, predict_step_0, with_earlier_results
+from kilolayer.lab.data import Dataset
+from kilolayer.lab.wirings import WiringRun, run_wiring
+from kilolayer.lab.wirings_results import RunResult
 
-
-def test_a_part_of_an_experiment_is_joined_by_the_rest_of_its_folder(tmp_path):
-    for seed, lr in ((1, 0.05), (0, 0.005)):
-        finished(tmp_path, "prenorm", seed=seed, lr=lr)
-    finished(tmp_path, "plain-naive")
-    asked = [finished(tmp_path, "prenorm")]
-    found = with_earlier_results(asked, tmp_path)
-    assert [(r.run.wiring, r.run.lr, r.run.seed) for r in found] == [
-        ("plain-naive", 0.05, 0),
-        ("prenorm", 0.05, 0),
-        ("prenorm", 0.05, 1),
-        ("prenorm", 0.005, 0),
-    ]
-    assert found[1] is asked[0]
-    assert all(replace(r.run, wiring="ln", lr=1, seed=0) == replace(asked[0].run, wiring="ln", lr=1) for r in found)
-    assert all(np.isfinite(r.result["loss"]) for r in found)
+RUN = WiringRun("ln", 0, 0.1, num_blocks=2, width=8, num_steps=2, batch_size=8)
 
 
-def test_folders_that_are_no_run_are_passed_over(tmp_path):
-    asked = [finished(tmp_path, "prenorm")]
-    for name in ("notes", "pre-norm-lr0.05-seed0", "prenorm-lrhigh-seed0", "prenorm-lr-1-seed0", "ln-lr0.050-seed0"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "result.json").write_text("{}")
-    (tmp_path / "ln-lr0.05-seed0").mkdir()  # not finished
-    assert with_earlier_results(asked, tmp_path) == asked
+@pytest.fixture
+def result(tmp_path):
+    source = np.random.default_rng(0)
+    x, y = source.normal(size=(40, 3)).astype(np.float32), np.arange(40) % 2
+    data = Dataset("mine", x, y, x[:8], y[:8], 2)
+    folder = tmp_path / "my run ü"
+    folder.mkdir()
+    (folder / "result.json").write_text(json.dumps(run_wiring(RUN, data, folder)))
+    return RunResult(RUN, folder, data)
 
 
-@pytest.mark.parametrize(("wiring", "num_matrices"), [("plain-kaiming", 1), ("ln", 1), ("prenorm", 2), ("deepnorm", 2)])
-def test_theory_says_something_of_every_matrix(wiring, num_matrices):
-    std, grads = predict_step_0(WiringRun(wiring, 0, 0.05, num_blocks=4, width=16), DIGITS)
-    assert std.value.shape == (4,)
-    assert len(grads) == num_matrices
-    for band in grads:
-        assert band.value.shape == (4,)
-        assert (band.low > 0).all()
-        assert (band.low < band.value).all()
-        assert (band.value < band.high).all()
-
-
-def test_runs_that_differ_in_their_rate_alone_share_their_prediction(tmp_path, monkeypatch):
-    calls = []
-
-    def counted(run, data):
-        calls.append(run)
-        return predict_step_0(run, data)
-
-    monkeypatch.setattr(wirings_results, "predict_step_0", counted)
-    shared = {}
-    runs = [finished(tmp_path, "ln", lr=lr, seed=seed) for lr in (0.05, 0.005) for seed in (0, 1)]
-    for run in runs:
-        RunResult(run.run, run.folder, run.data, shared).predicted[0]
-    assert [(run.wiring, run.seed) for run in calls] == [("ln", 0), ("ln", 1)]
+@pytest.mark.parametrize("name", ["init", "training"])
+def test_a_recording_that_is_gone_or_damaged_says_what_to_do(result, name):
+    part = next((result.folder / name).glob("part-*"))
+    part.write_bytes(b"garbage")
+    hint = f"delete {result.folder} and run the same command again"
+    with pytest.raises(ValueError) as refused:
+        getattr(result, name)
+    assert str(refused.value).startswith(f"{part} is damaged (")
+    assert str(refused.value).endswith(hint)
+    shutil.rmtree(result.folder / name)
+    with pytest.raises(ValueError) as refused:
+        getattr(result, name)
+    assert str(refused.value) == f"no recording in {result.folder / name} (recording.json is missing); {hint}"
