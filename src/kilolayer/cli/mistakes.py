@@ -122,7 +122,7 @@ def describe_usage_error(error: Any, arguments: Sequence[str]) -> str:
         return f"unknown command {wrong[1]!r}; {_nearest(wrong[1], known, otherwise=help_line)}"
     if extra := re.search(r"unexpected extra argument\S* \((.*)\)", message):
         # A bare word is mostly an option without its name.
-        hint = "" if _arguments(context.command) else ": everything here is an option, --NAME VALUE"
+        hint = "" if context is None or _arguments(context.command) else ": everything here is an option, --NAME VALUE"
         return f"unexpected {extra[1]!r}{hint}; {help_line}"
     return f"{' '.join(message.split())}; {help_line}"
 
