@@ -45,3 +45,9 @@ def test_importing_costs_no_torch():
     )
     finished = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert finished.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("wrong", [None, "runs/mine", {}])
+def test_diagnose_says_what_it_takes(wrong):
+    with pytest.raises(TypeError, match=r"diagnose takes a Recording, got .*; load a saved one with Recording\.load"):
+        kilolayer.diagnose(wrong)
