@@ -55,7 +55,9 @@ def write_page(out: Path) -> None:
     finished = sum(len(one.results) for standings in found.values() for one in standings)
     parts = [INTRODUCTION, made_by("rules_evidence.py", finished, planned, "runs")]
     if MAIN in found:
-        parts += [main_section(found[MAIN]), post_ln_section(found[MAIN])]
+        if len(found[MAIN]) > 1:  # one scheme is no comparison
+            parts.append(main_section(found[MAIN]))
+        parts.append(post_ln_section(found[MAIN]))
     parts += [other_section(found), LIMITS]
     (DOCS / "rules.md").write_text("\n".join(parts), encoding="utf-8")
 
