@@ -22,6 +22,7 @@ from kilolayer.monitor.taps import TapSet
 from kilolayer.monitor.unwrap import clean_name, is_compiled, unwrap_model, unwrap_optimizer
 from kilolayer.monitor.weights import ParameterReader
 from kilolayer.recording import Recording, RecordingWriter, Site
+from kilolayer.structure import Structure
 
 SAVE_INTERVAL_S = 30.0
 """Time after which a sampled step writes what was gathered, so that a killed process loses little."""
@@ -37,9 +38,9 @@ class Monitor:
 
     A step is an optimizer step: micro-batches of an accumulated gradient share one, and an attempt that a gradient
     scaler skipped is none. Of the forward passes of a step the last that was differentiated is read. Forward
-    passes without gradients are evaluations and are not read. A module's further calls in one pass are sites of
-    their own, ``path#2:out`` and so on. Where a model was compiled, sampled steps run eagerly. Under
-    ``torch.distributed`` the first process records, its own share of the batch.
+    passes without gradients are evaluations and are not read. Where a module runs several times in one pass, each
+    call is a site of its own, ``path#0:out``, ``path#1:out`` and so on. Where a model was compiled, sampled steps
+    run eagerly. Under ``torch.distributed`` the first process records, of its own share of the batch.
 
     Args:
         model: read through hooks; left as found. May be wrapped by DDP or ``torch.compile``.
@@ -48,7 +49,8 @@ class Monitor:
         every: sample step 0 and each ``every``-th after it; or a function of the step, or a schedule such as
             :class:`LogSpaced` and :class:`FirstSteps`.
         sites: which tensors to read: patterns of site names such as ``"blocks.*:sum"``, sites, or a function of
-            the site; ``None`` for what ``stats`` says. :func:`describe_sites` lists what there is.
+            the site; ``None`` for what ``stats`` says. :func:`describe_sites` lists what there is. The result of
+            :func:`kilolayer.read_structure` has the monitor read that model's residual sums and branches.
         stats: ``"core"``: RMS at the sites that stand for the signal along the depth, the input and what is
             outside the blocks; norms and updates of weight matrices. ``"full"``: RMS, std, largest magnitude,
             zero fraction, saturation and sample cosine at every tensor site; norms and updates of all parameters.
@@ -100,7 +102,7 @@ class Monitor:
         self._is_compiled = is_compiled(model)
         self._records = is_recording_process()
         facts = describe_setup(self.model, self.optimizer)
-        described = describe_sites(self.model)
+        described = self._describe()
         self._chosen(described)  # a selection that matches nothing is told before a folder is made
         self.writer = RecordingWriter(out if self._records else None)
         self.writer.facts = facts
@@ -188,18 +190,22 @@ class Monitor:
     def _survey(self, described: list[Site], seen: dict[str, Site]) -> None:
         """Choose what to read of the model as it is now."""
         self._described = described
-        modules = {clean_name(path): module for path, module in self.model.named_modules()}
-        chosen = [(site, modules[site.path]) for site in self._chosen(described)]
-        self._taps = TapSet(self.model, chosen, self.writer, is_full=self._is_full)
+        self._taps = TapSet(self.model, self._chosen(described), self.writer, is_full=self._is_full)
         self._taps.seen.update(seen)
         parameters = [(clean_name(name), parameter) for name, parameter in self.model.named_parameters()]
         self._reader = ParameterReader(parameters, self.optimizer, self._rows, weights_only=not self._is_full)
         self._num_owned = self._count_owned()
         self.writer.sites = self._site_table()
 
+    def _describe(self) -> list[Site]:
+        if isinstance(self._selection, Structure):
+            return list(self._selection.sites)
+        return describe_sites(self.model)
+
     def _chosen(self, described: list[Site]) -> list[Site]:
+        is_given = self._selection is not None and not isinstance(self._selection, Structure)
         chosen = select_sites(described, self._selection)
-        if self._is_full or self._selection is not None:
+        if self._is_full or is_given:
             return chosen
         return [site for site in chosen if site.stream or site.block_index is None or site.kind == "output"]
 
@@ -211,7 +217,7 @@ class Monitor:
         self._taps.keeper.clear()
         if self._count_owned() != self._num_owned:
             self._taps.detach()
-            self._survey(describe_sites(self.model), self._taps.seen)
+            self._survey(self._describe(), self._taps.seen)
         self._is_sampled = self.is_sampled(self.step)
         if not self._is_sampled:
             self._end_sampling()
@@ -257,8 +263,9 @@ class Monitor:
         if found is None:
             self._warn_unseen()
             return
-        self._rows.put_each(self.step, found.activations)
-        self._rows.put_each(self.step, found.gradients, factor=1 / self._loss_scale())
+        activations, gradients = self._taps.rows(found)
+        self._rows.put_each(self.step, activations)
+        self._rows.put_each(self.step, gradients, factor=1 / self._loss_scale())
 
     def _loss_scale(self) -> float:
         if self._scaler is not None:

@@ -7,6 +7,7 @@ succeeded under a gradient scaler, and never an evaluation.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any
 
 import torch
@@ -16,16 +17,19 @@ from torch.utils.hooks import RemovableHandle
 from kilolayer.monitor.hook import Hook
 from kilolayer.monitor.statistics import Value
 
+Place = tuple[Hashable, int]
+"""A tap and which of its module's calls."""
+
 
 class Pass:
-    """The statistics of one forward and backward pass, by row code, in order of execution."""
+    """The statistics of one forward and backward pass, by tap and call (from 0), in order of execution."""
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.activations: dict[int, Value] = {}
-        self.gradients: dict[int, Value] = {}
-        self.num_calls: dict[object, int] = {}
-        self.without_graph: set[object] = set()
+        self.activations: dict[Place, dict[str, Value]] = {}
+        self.gradients: dict[Place, Value] = {}
+        self.num_calls: dict[Hashable, int] = {}
+        self.without_graph: set[Hashable] = set()
 
 
 class PassKeeper:
@@ -77,9 +81,9 @@ class PassKeeper:
             return self.current
         return self.current if self._model_records else None
 
-    def add_gradient(self, owner: Pass, code: int, value: Value) -> None:
+    def add_gradient(self, owner: Pass, place: Place, value: Value) -> None:
         """Keep the statistic of a gradient that reached a tensor of this pass."""
-        owner.gradients[code] = value
+        owner.gradients[place] = value
         if self._differentiated is None or owner.number > self._differentiated.number:
             self._differentiated = owner
 

@@ -14,9 +14,10 @@ from kilolayer.monitor.unwrap import clean_name, unwrap_model
 from kilolayer.nn import ChainBlock, Residual
 from kilolayer.nn.layer import TransformerLayer
 from kilolayer.recording import Site
+from kilolayer.structure import Structure
 
-Selection = str | Sequence[str | Site] | Callable[[Site], bool]
-"""Patterns of site names, sites, or a function of the site."""
+Selection = str | Sequence[str | Site] | Callable[[Site], bool] | Structure
+"""Patterns of site names, sites, a function of the site, or a model's structure."""
 
 OWN_BLOCKS: tuple[tuple[type[nn.Module], Callable[..., Iterator[Site]]], ...] = (
     (ChainBlock, chain_block_sites),
@@ -57,7 +58,7 @@ def select_sites(sites: Sequence[Site], selection: Selection | None) -> list[Sit
         TypeError: it is none of what a selection may be.
     """
     tensors = [site for site in sites if site.kind not in ("weight", "parameter")]
-    if selection is None:
+    if selection is None or isinstance(selection, Structure):
         return tensors
     if callable(selection):
         chosen = [site for site in tensors if selection(site)]

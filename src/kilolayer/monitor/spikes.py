@@ -76,7 +76,7 @@ class Spike:
             return f"{text}; no weight matrix stands out"
         first = self.rises[0]
         more = f", {len(self.rises) - 1} more with it" if len(self.rises) > 1 else ""
-        return f"{text}; {first.site} rose first (step {first.step}, {first.factor:.3g}x by then{more})"
+        return f"{text}; {first.site} rose first (step {first.step}, {first.factor:.3g}x by then){more}"
 
 
 def find_spikes(recording: Recording, *, window: int = WINDOW, num_sds: float = NUM_SDS) -> list[Spike]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -13,10 +15,16 @@ from torch.utils.hooks import RemovableHandle
 from kilolayer.monitor import statistics
 from kilolayer.monitor.hook import Hook
 from kilolayer.monitor.passes import Pass, PassKeeper
+from kilolayer.monitor.statistics import Value
+from kilolayer.monitor.unwrap import clean_name
 from kilolayer.recording import RecordingWriter, Site
 
 MAX_CALLS = 64
 """Calls of one module that are read in one pass; a cell that runs once per time step may run thousands of times."""
+
+
+NAME = re.compile(r"(?P<path>.*?)(?:#(?P<call>\d+))?:(?P<tensor>\w+)")
+"""A tensor site's name, ``path[#call]:tensor``."""
 
 
 class TapSet:
@@ -24,21 +32,20 @@ class TapSet:
 
     Args:
         model: the module whose call is a forward pass.
-        sites: the site of each tap beside the module it reads.
+        sites: what to read. A site without a call number stands for every call of its module, one with a number
+            for that call alone.
         writer: numbers the rows.
         is_full: all statistics, or the RMS alone.
     """
 
-    def __init__(
-        self, model: nn.Module, sites: Sequence[tuple[Site, nn.Module]], writer: RecordingWriter, *, is_full: bool
-    ):
+    def __init__(self, model: nn.Module, sites: Sequence[Site], writer: RecordingWriter, *, is_full: bool):
         self.model = model
         self.writer = writer
         self.is_full = is_full
         self.keeper = PassKeeper()
         self.scratch = statistics.Scratch()
         self.seen: dict[str, Site] = {}
-        self._taps = [Tap(site, module, self) for site, module in sites]
+        self._taps = self._build(sites)
         self._handles: list[RemovableHandle] = []
 
     def attach(self) -> None:
@@ -60,29 +67,66 @@ class TapSet:
         self._handles = []
         self.scratch.clear()
 
+    def rows(self, found: Pass) -> tuple[dict[int, Value], dict[int, Value]]:
+        """A pass as values by row code: activations, and gradients."""
+        activations: dict[int, Value] = {}
+        gradients: dict[int, Value] = {}
+        for (tap, call), values in found.activations.items():
+            assert isinstance(tap, Tap)
+            codes = tap.codes(call, is_repeated=found.num_calls[tap] > 1)
+            activations.update((codes[stat], value) for stat, value in values.items())
+            if (tap, call) in found.gradients:
+                gradients[codes["grad"]] = found.gradients[tap, call]
+        return activations, gradients
+
     def ordered(self, sites: Iterable[Site]) -> list[Site]:
-        """The sites, and those of further calls, in the order in which they ran; one that never ran keeps its place
-        behind its predecessor."""
-        described = [site for site in sites if site.name not in self.seen]
+        """The sites, each call on its own where a module ran several times, in the order in which they ran; one that
+        never ran keeps its place behind its predecessor."""
+        split_up = {tap.site.name for tap in self._taps if tap.site is not None and tap.is_repeated}
+        described = [site for site in sites if site.name not in self.seen and site.name not in split_up]
         rank = {name: float(index) for index, name in enumerate(self.seen)}
         before = -1.0
         for site in sites:
-            before = rank.setdefault(site.name, before + 0.5 if before == int(before) else before)
+            before = rank.setdefault(site.name, math.floor(before) + 0.5)
         everything = sorted([*self.seen.values(), *described], key=lambda site: rank[site.name])
         return [dataclasses.replace(site, order=index) for index, site in enumerate(everything)]
 
+    def _build(self, sites: Sequence[Site]) -> list[Tap]:
+        modules = {clean_name(path): module for path, module in self.model.named_modules(remove_duplicate=False)}
+        taps: dict[tuple[str, str], Tap] = {}
+        for site in sites:
+            parts = NAME.fullmatch(site.name)
+            if parts is None or parts["path"] not in modules:
+                raise ValueError(f"site {site.name!r} is at no module of {type(self.model).__name__}")
+            key = (parts["path"], parts["tensor"])
+            if key not in taps:
+                taps[key] = Tap(*key, modules[parts["path"]], self)
+            taps[key].add(site, None if parts["call"] is None else int(parts["call"]))
+        return list(taps.values())
+
 
 class Tap(Hook):
-    """Reads one site: its activation as it passes, and the loss gradient there as it comes back."""
+    """Reads one tensor of a module: its activation as it passes, and the loss gradient there as it comes back."""
 
-    def __init__(self, site: Site, module: nn.Module, taps: TapSet):
-        self.site = site
+    def __init__(self, path: str, tensor: str, module: nn.Module, taps: TapSet):
+        self.path = path
+        self.tensor = tensor
         self.module = module
         self.taps = taps
         self.keeper = taps.keeper
-        self.reads_input = site.name.endswith(":in")
-        self.bounds = activation_bounds(module) if site.kind == "activation" else None
-        self._codes: list[dict[str, int]] = []
+        self.reads_input = tensor == "in"
+        self.bounds = None if self.reads_input else activation_bounds(module)
+        self.site: Site | None = None
+        self.is_repeated = False
+        self._by_call: dict[int, Site] = {}
+        self._codes: dict[str, dict[str, int]] = {}
+
+    def add(self, site: Site, call: int | None) -> None:
+        """Read for this site: one call of the module, or (``None``) all of them."""
+        if call is None:
+            self.site = site
+        else:
+            self._by_call[call] = site
 
     def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
         # A shallow copy of a module shares its hooks.
@@ -97,33 +141,37 @@ class Tap(Hook):
         current = self.keeper.pass_in_progress()
         if current is None:
             return
-        call = current.num_calls[self] = current.num_calls.get(self, 0) + 1
-        if call > MAX_CALLS:
+        call = current.num_calls.get(self, 0)
+        current.num_calls[self] = call + 1
+        if call >= MAX_CALLS or (self.site is None and call not in self._by_call):
             return
-        codes = self.codes(call)
         values = tensor.detach()
-        if self.taps.is_full:
-            for stat, value in statistics.describe(values, self.taps.scratch, self.bounds).items():
-                current.activations[codes[stat]] = value
-        else:
-            current.activations[codes["rms"]] = statistics.rms(values)
+        current.activations[self, call] = (
+            statistics.describe(values, self.taps.scratch, self.bounds)
+            if self.taps.is_full
+            else {"rms": statistics.rms(values)}
+        )
         if tensor.requires_grad:
-            tensor.register_hook(partial(self._read_gradient, current, codes["grad"]))
+            tensor.register_hook(partial(self._read_gradient, current, call))
         else:
             current.without_graph.add(self)
 
-    def codes(self, call: int) -> dict[str, int]:
-        """The rows' codes of one call, by statistic; ``grad`` is the gradient's RMS."""
-        while len(self._codes) < call:
-            site = self.site
-            if self._codes:
-                path, _, suffix = site.name.rpartition(":")
-                site = dataclasses.replace(site, name=f"{path}#{len(self._codes) + 1}:{suffix}")
+    def codes(self, call: int, *, is_repeated: bool) -> dict[str, int]:
+        """The rows' codes of one call by statistic; ``grad`` is the gradient's RMS.
+
+        A module that ran several times in one pass keeps its numbered names from then on.
+        """
+        self.is_repeated = self.is_repeated or is_repeated
+        site = self._by_call.get(call, self.site)
+        assert site is not None
+        if call not in self._by_call and self.is_repeated:
+            site = dataclasses.replace(site, name=f"{self.path}#{call}:{self.tensor}")
+        if site.name not in self._codes:
             self.taps.seen[site.name] = site
             code = self.taps.writer.code
             codes = {stat: code(site.name, "activation", stat) for stat in statistics.NAMES}
-            self._codes.append(codes | {"grad": code(site.name, "activation_grad", "rms")})
-        return self._codes[call - 1]
+            self._codes[site.name] = codes | {"grad": code(site.name, "activation_grad", "rms")}
+        return self._codes[site.name]
 
     def _read_repetition(self, tensor: Tensor) -> None:
         """A reentrant checkpoint ran the module without a graph first; the gradient passes through the repetition.
@@ -134,11 +182,11 @@ class Tap(Hook):
         if current is None or self not in current.without_graph or not tensor.requires_grad:
             return
         if current.num_calls[self] == 1:
-            tensor.register_hook(partial(self._read_gradient, current, self.codes(1)["grad"]))
+            tensor.register_hook(partial(self._read_gradient, current, 0))
 
-    def _read_gradient(self, owner: Pass, code: int, grad: Tensor) -> None:
+    def _read_gradient(self, owner: Pass, call: int, grad: Tensor) -> None:
         if statistics.is_readable(grad):
-            self.keeper.add_gradient(owner, code, statistics.rms(grad.detach()))
+            self.keeper.add_gradient(owner, (self, call), statistics.rms(grad.detach()))
 
 
 def first_tensor(value: Any) -> Tensor | None:
