@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import TracebackType
 from typing import Any
 
 from torch import Tensor, nn
@@ -16,7 +17,8 @@ from kilolayer.structure.schemas import tensors_in
 class CallStack:
     """Adds a :class:`Call` to the record for every run of a module that the model lists.
 
-    A module that the model does not list, such as one in a Python list, counts as part of its caller.
+    Active as a context manager. A module that the model does not list, such as one in a Python list, counts as
+    part of its caller.
     """
 
     def __init__(self, model: nn.Module, record: Record, *, find: Callable[[Tensor], int]):
@@ -35,15 +37,16 @@ class CallStack:
         """The call that is running."""
         return self._open[-1] if self._open else 0
 
-    def watch(self) -> None:
-        """Start to follow the modules."""
+    def __enter__(self) -> CallStack:
         self._handles = [
             register_module_forward_pre_hook(self._enter),
             register_module_forward_hook(self._leave, always_call=True),
         ]
+        return self
 
-    def unwatch(self) -> None:
-        """Take the hooks away."""
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         for handle in self._handles:
             handle.remove()
 

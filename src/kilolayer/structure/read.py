@@ -52,10 +52,7 @@ def record_forward(model: nn.Module, inputs: Any) -> Record:
     """Run the model once and record it."""
     args, kwargs = _split_inputs(model, inputs)
     with evaluated(model, (args, kwargs)) as snapshots:
-        recorder = Recorder(model, (args, kwargs), before_write=snapshots.save)
-        with recorder:
-            outputs = model(*args, **kwargs)
-        return recorder.finish(outputs)
+        return Recorder(model, (args, kwargs), before_write=snapshots.save).run(*args, **kwargs)
 
 
 def _split_inputs(model: nn.Module, inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -20,7 +19,7 @@ LARGEST_CONSTANT = 16_384
 
 
 class Recorder(TorchDispatchMode):
-    """Fills a :class:`Record` while it is active.
+    """Runs a model and fills a :class:`Record`.
 
     Args:
         model: its parameters, buffers and modules are known by name.
@@ -33,6 +32,7 @@ class Recorder(TorchDispatchMode):
     def __init__(self, model: nn.Module, inputs: Any, *, before_write: Callable[[Tensor], None]):
         super().__init__()
         self.record = Record()
+        self._model = model
         self._before_write = before_write
         self._values = ValueTable(self._add_unknown, self._add_merge)
         self._calls = CallStack(model, self.record, find=self._values.find)
@@ -48,19 +48,11 @@ class Recorder(TorchDispatchMode):
         # What True asks for imports the compiler, which takes seconds; no compiled code runs under the recorder.
         return False
 
-    def __enter__(self) -> Recorder:
-        self._calls.watch()
-        super().__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        super().__exit__(kind, error, trace)
-        self._calls.unwatch()
-
-    def finish(self, outputs: Any) -> Record:
-        """The record, told what the model returned."""
+    def run(self, *args: Any, **kwargs: Any) -> Record:
+        """Call the model, and return what it did."""
+        # The mode is entered again inside itself, for composite operations; the hooks must not be.
+        with self._calls, self:
+            outputs = self._model(*args, **kwargs)
         self.record.outputs = [self._values.find(tensor) for tensor in tensors_in(outputs)]
         return self.record
 
