@@ -16,10 +16,8 @@ DOCS = Path(__file__).parent.parent / "docs"
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table; an empty one says so."""
+    """A table in Markdown."""
     lines = [f"| {' | '.join(row)} |" for row in rows]
-    if not lines:
-        return "(Not run yet.)\n"
     return "\n".join([f"| {' | '.join(header)} |", "|---" * len(header) + "|", *lines]) + "\n"
 
 

@@ -23,6 +23,9 @@ TITLES = {
     "kaiming": "AdamW, lr 1e-3, base init Kaiming",
 }
 
+GONE = 1e-3
+"""Smallest over largest gradient norm of the branches, below which the gradient counts as gone at the bottom."""
+
 INTRODUCTION = """# Which rule of DeepNorm?
 
 DeepNorm is `x' = LN(alpha x + f(x))` with the initial gain beta on the value, output and feed-forward matrices. Its
@@ -41,7 +44,7 @@ LIMITS = """
 ## What this does not show
 
 - One depth, one width, one text and a few hundred steps: how fast a rule gets going, not where it ends after a full
-  training. Rules whose update sum falls with depth start with smaller steps; more steps would help them most.
+  training. Rules whose update sum falls with depth start with smaller steps; more steps may bring them closer.
 - One learning rate for all, and no warm-up. [Where each scheme breaks](lr-tolerance.md) is another question.
 - `per-stack` is `deepnet` for a single stack: the two rows come from the same numbers. They differ in encoder-decoders.
 - Ranges over three seeds are three numbers, not a confidence interval.
@@ -122,20 +125,28 @@ def post_ln_section(standings: Sequence[Standing]) -> str:
     results = found[0].results
     start = range_of(one.grads_at_start[0] / one.grads_at_start[-1] for one in results)
     end = range_of(one.grads[0] / one.grads[-1] for one in results)
+    gone = [first_step_below(one, GONE) for one in results]
+    when = f"step {min(gone)}" if min(gone) == max(gone) else f"steps {min(gone)} to {max(gone)}"
     return f"""
 ## Post-LN's gradient is not gone at step 0
 
-"The gradient of deep post-LN vanishes towards the bottom" and "it explodes there" are both in the literature. At step 0
-the bottom layer's gradient is {start} of the top layer's; over the last 20 steps it is {end} of it. The network
-starts with a gradient everywhere. Training itself makes it vanish, within the first steps, and with it what could lead
-out again.
+That the gradient of deep post-LN vanishes towards the bottom is said, and that it explodes there. At step 0 the bottom
+layer's gradient is {start} of the top layer's; over the last 20 steps it is {end} of it. The smallest gradient of
+a branch first falls below a thousandth of the largest at {when}: the network starts with a gradient everywhere, and
+its own first updates make it vanish.
 """
 
 
+def first_step_below(result: RulesResult, ratio: float) -> int:
+    """The first step at which the smallest gradient of a branch is below a share of the largest; else one too many."""
+    steps = result.numbers["grad_norm_by_step"]
+    return next((step for step, (low, high) in enumerate(steps) if low < ratio * high), len(steps))
+
+
 def other_section(found: dict[str, list[Standing]]) -> str:
-    """Other optimizers and another base init."""
+    """Other optimizers and another base init, as far as they were run."""
     header = ["scheme", "place", "held-out loss", "bottom/top gradient, last 20 steps"]
-    parts = ["\n## Other optimizers, another init\n\nOne seed each; an order within 0.02 or so is chance.\n"]
+    parts = []
     for name, title in TITLES.items():
         rows = [
             [
@@ -146,5 +157,7 @@ def other_section(found: dict[str, list[Standing]]) -> str:
             ]
             for one in found.get(name, [])
         ]
-        parts.append(f"### {title}\n\n{markdown_table(header, rows)}")
-    return "\n".join(parts)
+        if rows:
+            parts.append(f"### {title}\n\n{markdown_table(header, rows)}")
+    title = "\n## Other optimizers, another init\n\nOne seed each; an order within 0.02 or so is chance.\n"
+    return "\n".join([title, *parts]) if parts else ""
