@@ -46,7 +46,7 @@ def names_of(results: Sequence[ThousandResult]) -> list[str]:
 def learning_table(results: Sequence[ThousandResult], names: Sequence[str]) -> Any:
     """Losses, their curve, time and memory, and the outcome."""
     header = ["run", "loss", "curve", "held-out", "unigram", "outcome", "steps", "hours", "GiB"]
-    rows = [[name, *_learning_row(result)] for name, result in zip(names, results, strict=True)]
+    rows = [[name, *learning_row(result)] for name, result in zip(names, results, strict=True)]
     caption = (
         f"Losses in nats per token: the mean of the last {LAST_STEPS} steps, then of held-out pairs; unigram is what "
         "knowing nothing but the frequency of each token gives there."
@@ -54,7 +54,8 @@ def learning_table(results: Sequence[ThousandResult], names: Sequence[str]) -> A
     return render_table(header, rows, title="Learning", caption=caption)
 
 
-def _learning_row(result: ThousandResult) -> list[Any]:
+def learning_row(result: ThousandResult) -> list[Any]:
+    """One run's cells of the table of losses."""
     run, numbers = result.run, result.numbers
     parts = np.array_split(np.array(numbers["losses"], dtype=np.float64), CURVE_WIDTH)
     means = np.array([part.mean() for part in parts if len(part)])
@@ -73,24 +74,28 @@ def _learning_row(result: ThousandResult) -> list[Any]:
 def gradient_table(results: Sequence[ThousandResult], names: Sequence[str]) -> Any:
     """Gradient norms at the bottom, in the middle and at the top of each stack, and the spread of all branches."""
     header = ["run", "stack", "bottom", "middle", "top", "max/min", "at step 0"]
-    rows = []
-    for name, result in zip(names, results, strict=True):
-        for stack in STACKS:
-            grads = result.grads[stack]
-            places = (0, len(grads) // 2, -1)
-            spreads = (spread(grads), spread(result.grads_at_start[stack]))
-            cells = [*(grads[place] for place in places), *spreads]
-            rows.append([name, stack, *(format_number(cell, digits=2) for cell in cells)])
+    rows = [[name, *row] for name, result in zip(names, results, strict=True) for row in gradient_rows(result)]
     title = f"Gradient by branch, mean of the last {LAST_STEPS} steps"
     caption = "max/min: largest over smallest norm of all branches of the stack; at step 0 beside it."
     return render_table(header, rows, title=title, caption=caption)
+
+
+def gradient_rows(result: ThousandResult) -> list[list[str]]:
+    """One run's cells of the table of gradients, a row per stack."""
+    rows = []
+    for stack in STACKS:
+        grads = result.grads[stack]
+        spreads = (spread(grads), spread(result.grads_at_start[stack]))
+        cells = [*(grads[place] for place in (0, len(grads) // 2, -1)), *spreads]
+        rows.append([stack, *(format_number(cell, digits=2) for cell in cells)])
+    return rows
 
 
 def use_table(results: Sequence[ThousandResult], names: Sequence[str]) -> Any:
     """What the encoder and the layers are worth, and the translations."""
     measured = [(name, result) for name, result in zip(names, results, strict=True) if "dev_loss" in result.numbers]
     header = ["run", "encoder use", "encoder depth", "decoder depth", "BLEU", "exact"]
-    rows = [[name, *_use_row(result)] for name, result in measured]
+    rows = [[name, *use_row(result)] for name, result in measured]
     numbers = measured[0][1].numbers
     sampled = max(len(numbers["layer_skips"][stack]["layer"]) for stack in STACKS)
     caption = (
@@ -101,7 +106,8 @@ def use_table(results: Sequence[ThousandResult], names: Sequence[str]) -> Any:
     return render_table(header, rows, title="Use of source and depth", caption=caption)
 
 
-def _use_row(result: ThousandResult) -> list[str]:
+def use_row(result: ThousandResult) -> list[str]:
+    """One run's cells of the table of use."""
     numbers = result.numbers
     use, error = (format_number(numbers[key], digits=2) for key in ("encoder_use", "encoder_use_error"))
     depths = [
