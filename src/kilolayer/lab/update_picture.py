@@ -88,7 +88,9 @@ def _along(key: str, scale: str) -> Draw:
         for when, style in (("start", "-"), ("end", "--")):
             if result[when] is not None:
                 values = np.array(result[when][key])
-                axis.plot(np.arange(1, len(values) + 1), np.where(values > 0, values, np.nan), style, color=color)
+                if scale == "log":
+                    values = np.where(values > 0, values, np.nan)  # a 0 has no place on it
+                axis.plot(np.arange(1, len(values) + 1), values, style, color=color)
         axis.set_yscale(scale)
 
     return draw
