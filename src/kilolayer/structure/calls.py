@@ -7,7 +7,6 @@ from types import TracebackType
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils.hooks import RemovableHandle
 
 from kilolayer.structure.record import Call, Record
@@ -38,10 +37,10 @@ class CallStack:
         return self._open[-1] if self._open else 0
 
     def __enter__(self) -> CallStack:
-        self._handles = [
-            register_module_forward_pre_hook(self._enter),
-            register_module_forward_hook(self._leave, always_call=True),
-        ]
+        # Hooks on every module, not global ones, which compiled models warn of.
+        for module in self._modules.values():
+            self._handles.append(module.register_forward_pre_hook(self._enter))
+            self._handles.append(module.register_forward_hook(self._leave, always_call=True))
         return self
 
     def __exit__(

@@ -23,6 +23,8 @@ def name_activations(signal: Signal, region: Iterable[int]) -> tuple[str, ...]:
 
 
 def _activation(signal: Signal, node: Node) -> str | None:
+    if node.op == "clamp" and node.arguments.get("min") == 0 and node.arguments.get("max") is None:
+        return "relu"
     name = ops.ACTIVATIONS.get(node.op)
     if node.op in ("clamp_min", "threshold"):
         return name if node.arguments.get("min", node.arguments.get("threshold")) == 0 else None

@@ -13,10 +13,16 @@ AGREEMENT = 1e-3
 
 
 def layer_of(branch: Branch) -> tuple[str, int]:
-    """The layer a branch belongs to: its path up to the first number, and the call, should the module run again."""
-    parts = branch.path.split(".")
-    length = next((position for position, part in enumerate(parts, start=1) if part.isdigit()), len(parts))
-    return ".".join(parts[:length]), branch.call
+    """The layer a branch belongs to, and the call, should its module run again.
+
+    That is the path up to the first number, of the module that does the sum or else of the branch's.
+    """
+    for path in (branch.path, branch.branch_path or ""):
+        parts = path.split(".")
+        for length, part in enumerate(parts, start=1):
+            if part.isdigit():
+                return ".".join(parts[:length]), branch.call
+    return branch.path, branch.call
 
 
 def _count_layers(chain: Sequence[Branch]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -56,7 +57,12 @@ def evaluated(model: nn.Module, inputs: Any) -> Iterator[Snapshots]:
         # The fast path runs a whole encoder layer as one operation.
         torch.backends.mha.set_fastpath_enabled(False)
         stack.enter_context(torch.inference_mode(False))
-        stack.enter_context(torch.enable_grad())
+        # Inference tensors take no part in autograd.
+        tensors = [*model.parameters(), *model.buffers(), *tensors_in(inputs)]
+        stack.enter_context(torch.set_grad_enabled(not any(tensor.is_inference() for tensor in tensors)))
+        if "torch._dynamo" in sys.modules:
+            # Compiled code hides its operations; without the compiler loaded there is none.
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
         for module in modules:
             module.training = False
         yield snapshots

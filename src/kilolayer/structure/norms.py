@@ -71,19 +71,39 @@ def _written_out(graph: Graph, node: Node) -> Norm | None:
         found = _Statistic(graph, bases)
         if found.power(statistic) != wanted_power or not (found.has_reduction and found.has_root):
             continue
-        output, affine = _absorb_affine(graph, node.index)
+        gain = set() if centering or found.reached & set(_views_behind(graph, signal)) else _gain_first(graph, signal)
+        output, affine = _absorb_affine(
+            graph, node.index, has_gain=bool(gain or _gain_first(graph, signal) & centering)
+        )
         kind = "batch" if found.over_batch else "layer" if centering else "rms"
-        members = found.members | centering | affine | {node.index}
+        members = found.members | centering | affine | gain | {node.index}
+        if source is None:
+            source = _before_cast(graph, signal if not gain else next(graph.data_inputs(min(gain))))
         return Norm(kind, source, output, frozenset(members))
     return None
 
 
-def _bases(graph: Graph, signal: int) -> tuple[int, set[int], set[int]]:
+def _gain_first(graph: Graph, signal: int) -> set[int]:
+    """The gain where it stands in front of the division, as in ``gain * (x - mean) / std``."""
+    found: set[int] = set()
+    index = signal
+    while True:
+        index = _views_behind(graph, index)[-1]
+        node = graph.nodes[index]
+        if node.op != "scale" or node.parameter is None or node.carrier is None:
+            return found
+        found.add(index)
+        index = node.carrier
+
+
+def _bases(graph: Graph, signal: int) -> tuple[int | None, set[int], set[int]]:
     """What the statistic may be taken of: the signal itself, and under a layer norm the signal before centering.
 
-    Returns the node the norm reads, all nodes that count as it, and those that do the centering.
+    Returns the node a layer norm reads, all nodes that count as the signal, and those that do the centering.
     """
     same = _views_behind(graph, signal)
+    while (node := graph.nodes[same[-1]]).op == "scale" and node.parameter is not None and node.carrier is not None:
+        same += _views_behind(graph, node.carrier)
     node = graph.nodes[same[-1]]
     if node.terms and node.terms[0].constant == -node.terms[1].constant:
         whole, mean = node.inputs
@@ -92,11 +112,14 @@ def _bases(graph: Graph, signal: int) -> tuple[int, set[int], set[int]]:
             statistic = _Statistic(graph, {*before, *_casts_ahead(graph, before)})
             if statistic.power(mean) == 1.0 and statistic.has_reduction and not statistic.has_root:
                 return before[-1], {*same, *before}, statistic.members | set(same)
-    # A norm reads what stands before its own change of precision, not what stands before a reshape.
-    source = signal
-    while graph.nodes[source].arguments.get("view") == "_to_copy":
-        source = graph.nodes[source].inputs[0]
-    return source, set(same), set()
+    return None, set(same), set()
+
+
+def _before_cast(graph: Graph, index: int) -> int:
+    """What stands before a norm's own change of precision."""
+    while graph.nodes[index].arguments.get("view") == "_to_copy":
+        index = graph.nodes[index].inputs[0]
+    return index
 
 
 def _views_behind(graph: Graph, index: int) -> list[int]:
@@ -121,13 +144,12 @@ def _entries(graph: Graph, index: int) -> int:
     return math.prod(graph.nodes[index].shape)
 
 
-def _absorb_affine(graph: Graph, index: int) -> tuple[int, set[int]]:
+def _absorb_affine(graph: Graph, index: int, *, has_gain: bool = False) -> tuple[int, set[int]]:
     """The node behind a norm's own gain and bias, and the nodes on the way.
 
     A constant is the norm's own only where a gain follows it, as in ``normalize(x) * sqrt(width) * gain``.
     """
     output, members, pending = index, set[int](), set[int]()
-    has_gain = False
     current = index
     while (reader := _only_reader(graph, current)) is not None:
         node = graph.nodes[reader]
@@ -167,6 +189,7 @@ class _Statistic:
         self._graph = graph
         self._bases = bases
         self.members: set[int] = set()
+        self.reached: set[int] = set()
         self.has_reduction = False
         self.has_root = False
         self.over_batch = False
@@ -174,6 +197,7 @@ class _Statistic:
     def power(self, index: int) -> float | None:
         """The power of the signal in a node, ``None`` if it is no statistic of the signal."""
         if index in self._bases:
+            self.reached.add(index)
             return 1.0
         node = self._graph.nodes[index]
         sources = list(self._graph.data_inputs(index))

@@ -14,7 +14,9 @@ def find_recurrences(graph: Graph) -> tuple[Recurrence, ...]:
         if node.op in ops.RECURRENT and node.op not in ops.RECURRENT_CELLS and node.output == 0:
             found.setdefault(graph.calls[node.call].path, _num_steps(graph, node.index))
     for uses in _uses_of_matrices(graph).values():
-        if len(uses) > 1 and _feeds(graph, uses):
+        # The first run may start from zeros, on which no input has had a part.
+        with_signal = [use for use in uses if graph.nodes[use].kind == "data"]
+        if len(with_signal) > 1 and _feeds(graph, with_signal):
             path, times = _owner(graph, uses)
             found[path] = max(times, found.get(path, 0))
     return tuple(Recurrence(path, times) for path, times in found.items())

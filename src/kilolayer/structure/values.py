@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C import _functorch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 Part = tuple[Any, ...]
@@ -46,6 +47,9 @@ class ValueTable:
 
     def find(self, tensor: Tensor) -> int:
         """The value the tensor holds now."""
+        # Module hooks under vmap are given wrappers; operations, what is inside.
+        while _functorch.is_functorch_wrapped_tensor(tensor):
+            tensor = _functorch.get_unwrapped(tensor)
         memory, part = self._memory(tensor), _part(tensor)
         if part in memory.seen:
             value, version = memory.seen[part]

@@ -63,6 +63,7 @@ def test_mistakes(model, inputs, error, message):
         read_structure(model, inputs)
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # the compiler's own
 @pytest.mark.parametrize("how", ["whole", "in place", "inner blocks"])
 def test_compiled_models(how):
     model = build()
@@ -105,6 +106,7 @@ def test_fake_tensors():
     assert summary(structure) == EXPECTED
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace.*:DeprecationWarning")
 def test_traced_models():
     traced = torch.jit.trace(build(), rows(), check_trace=False)
     assert summary(read_structure(traced, rows()))[:2] == EXPECTED[:2]

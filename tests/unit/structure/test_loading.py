@@ -1,0 +1,78 @@
+import pytest
+import torch
+
+from kilolayer.structure.loading import load_model
+
+FILE = """
+import helper_of_the_user
+import torch
+from torch import nn
+
+def both():
+    return nn.Linear(helper_of_the_user.WIDTH, 2), (torch.zeros(1, 3),)
+
+def setup():
+    model = nn.Linear(3, 2)
+    return model, torch.zeros(1, 3), torch.zeros(1, 2), nn.MSELoss(), torch.optim.SGD(model.parameters(), lr=0.1)
+
+def failing():
+    raise KeyError("data")
+
+def number():
+    return 3
+
+def swapped():
+    return (torch.zeros(1, 3),), nn.Linear(3, 2)
+"""
+
+
+@pytest.fixture
+def path(tmp_path):
+    (tmp_path / "helper_of_the_user.py").write_text("WIDTH = 3\n")
+    (tmp_path / "mine.py").write_text(FILE)
+    return tmp_path / "mine.py"
+
+
+def test_a_model_and_its_inputs(path):
+    model, inputs = load_model(f"{path}:both")
+    assert model(*inputs).shape == (1, 2)
+
+
+def test_a_set_up(path):
+    model, inputs = load_model(f"{path}:setup")
+    assert isinstance(model, torch.nn.Linear)
+    assert inputs.shape == (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("failing", r"failed with KeyError: 'data' \(mine.py, line 14\)"),
+        ("number", "must return .model, inputs. .* got a int"),
+        ("swapped", "got a tuple of tuple, Linear"),
+        ("bot", "has no function 'bot'; did you mean 'both'"),
+        ("WIDTH", "has no function 'WIDTH'"),
+    ],
+)
+def test_mistakes_in_the_file(path, name, message):
+    with pytest.raises(ValueError, match=message):
+        load_model(f"{path}:{name}")
+
+
+@pytest.mark.parametrize("target", ["mine.py", "mine.txt:both", "mine.py:", "mine.py:a b"])
+def test_targets_of_another_form(target):
+    with pytest.raises(ValueError, match=r"expected FILE.py:FUNCTION, got"):
+        load_model(target)
+
+
+def test_a_missing_file(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no such file"):
+        load_model(f"{tmp_path}/none.py:both")
+
+
+def test_a_file_that_does_not_run(tmp_path):
+    (tmp_path / "broken.py").write_text("x = 1 / 0\n")
+    with pytest.raises(
+        ValueError, match=r"broken.py failed with ZeroDivisionError: division by zero \(broken.py, line 1\)"
+    ):
+        load_model(f"{tmp_path}/broken.py:both")
