@@ -71,14 +71,14 @@ def _written_out(graph: Graph, node: Node) -> Norm | None:
         found = _Statistic(graph, bases)
         if found.power(statistic) != wanted_power or not (found.has_reduction and found.has_root):
             continue
-        gain = set() if centering or found.reached & set(_views_behind(graph, signal)) else _gain_first(graph, signal)
-        output, affine = _absorb_affine(
-            graph, node.index, has_gain=bool(gain or _gain_first(graph, signal) & centering)
-        )
+        gain = _gain_first(graph, signal)
+        if not centering and found.reached & set(_views_behind(graph, signal)):
+            gain = set()  # the statistic is of the signal with the gain: no part of the norm
+        output, affine = _absorb_affine(graph, node.index, has_gain=bool(gain))
         kind = "batch" if found.over_batch else "layer" if centering else "rms"
-        members = found.members | centering | affine | gain | {node.index}
         if source is None:
-            source = _before_cast(graph, signal if not gain else next(graph.data_inputs(min(gain))))
+            source = _before_cast(graph, next(graph.data_inputs(min(gain))) if gain else signal)
+        members = found.members | centering | affine | gain | {node.index}
         return Norm(kind, source, output, frozenset(members))
     return None
 

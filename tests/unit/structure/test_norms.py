@@ -111,3 +111,12 @@ def test_a_second_gain_is_not_the_norms_own():
     (reader,) = graph.users[norms[0].output]
     assert graph.nodes[reader].op == "scale"
     assert graph.parameter_names(graph.nodes[reader].parameter) == ("bias",)
+
+
+def test_a_factor_that_the_statistic_sees_is_not_the_norms_own():
+    def function(model, x):
+        scaled = model.gain * x
+        return scaled / scaled.square().mean(-1, keepdim=True).sqrt()
+
+    graph, (norm,) = norms_of(function)
+    assert graph.nodes[norm.input].op == "scale"
