@@ -52,8 +52,10 @@ class Monitor:
             the site; ``None`` for what ``stats`` says. :func:`describe_sites` lists what there is. The result of
             :func:`kilolayer.read_structure` has the monitor read that model's residual sums and branches.
         stats: ``"core"``: RMS at the sites that stand for the signal along the depth, the input and what is
-            outside the blocks; norms and updates of weight matrices. ``"full"``: RMS, std, largest magnitude,
-            zero fraction, saturation and sample cosine at every tensor site; norms and updates of all parameters.
+            outside the blocks; norms and updates of weight matrices; nothing on steps that are not sampled.
+            ``"full"``: RMS, std, largest magnitude, zero fraction, saturation and sample cosine at every tensor
+            site; norms and updates of all parameters; gradient norms of weight matrices on every step, which
+            :func:`find_spikes` needs.
         scaler: the ``GradScaler`` that multiplies the loss, so that activation gradients are divided by its scale.
         out: folder for the recording; ``None`` keeps it in memory.
 
@@ -176,7 +178,7 @@ class Monitor:
         """End a step: called after ``optimizer.step`` by a hook; by hand where there is no optimizer."""
         if self._records:
             if self.optimizer is None:
-                self._reader.read_gradients(self.step, is_sampled=self._is_sampled)
+                self._read_gradients()
                 if self._is_sampled:
                     self._reader.read_sizes(self.step, copy=False)
             self._put_scalars()
@@ -239,8 +241,7 @@ class Monitor:
         # A closure computes the gradients inside the step, so they are read after it.
         self._has_closure = kwargs.get("closure") is not None or any(callable(value) for value in args)
         if not self._has_closure:
-            scale = getattr(optimizer, "grad_scale", None)
-            self._reader.read_gradients(self.step, is_sampled=self._is_sampled, scale=scale)
+            self._read_gradients(getattr(optimizer, "grad_scale", None))
         if self._is_sampled:
             self._reader.read_sizes(self.step, copy=self._has_closure)
         for index, group in enumerate(optimizer.param_groups):
@@ -252,10 +253,15 @@ class Monitor:
             return
         if self._records:
             if self._has_closure:
-                self._reader.read_gradients(self.step, is_sampled=self._is_sampled)
+                self._read_gradients()
             if self._is_sampled:
                 self._reader.read_updates(self.step, measured=self._has_closure)
         self.end_step()
+
+    def _read_gradients(self, scale: Tensor | None = None) -> None:
+        # Reading every gradient once more is most of what a step that is not sampled would cost.
+        if self._is_full or self._is_sampled:
+            self._reader.read_gradients(self.step, is_sampled=self._is_sampled, scale=scale)
 
     # ------------------------------------------------------------------ rows
     def _put_pass(self) -> None:
