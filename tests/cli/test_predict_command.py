@@ -14,13 +14,13 @@ from kilolayer.cli.predict import predict as command
 GOLDEN = """\
 pre-ln: 4 branches, width 64, relu, layer norm, kaiming init
   branch  stream RMS  95 % of draws  gradient RMS  95 % of draws
-   input           1  0.978 to 1.02          2.27    2.1 to 2.46
-       1        1.41   1.36 to 1.47           1.6    1.51 to 1.7
-       2        1.73   1.64 to 1.83           1.3   1.24 to 1.36
-       3           2   1.87 to 2.13          1.12   1.09 to 1.15
-       4        2.23    2.08 to 2.4             1
-Per branch, stream times 1.222, gradient towards the input times 1.228.
-Trainable depth at this rate (6 correlation lengths): about 14.6 branches.
+   input           1  0.978 to 1.02          2.28   2.13 to 2.44
+       1        1.41   1.35 to 1.48          1.61    1.52 to 1.7
+       2        1.73   1.63 to 1.84           1.3   1.25 to 1.36
+       3           2   1.86 to 2.14          1.12   1.09 to 1.15
+       4        2.23   2.07 to 2.41             1
+Per branch, stream times 1.222, gradient towards the input times 1.229.
+Trainable depth at this rate (6 correlation lengths): about 14.5 branches.
 Largest activation expected in the stream: 8.38.
 The norm multiplies gradients by 1 in the first branch, 0.5 in the last.
 """

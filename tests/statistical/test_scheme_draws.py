@@ -23,9 +23,9 @@ def errors_of(network, batch_size):
     return (stream, found.stream.log_std[-1]), (gradient, found.gradient.log_std[0])
 
 
-def check(network, batch_size=BATCH_SIZE):
+def check(network, batch_size=BATCH_SIZE, tolerance=TOLERANCE):
     for errors, std in errors_of(network, batch_size):
-        assert abs(errors.mean()) < 3.5 * max(std, errors.std()) / math.sqrt(NUM_DRAWS) + TOLERANCE
+        assert abs(errors.mean()) < 3.5 * max(std, errors.std()) / math.sqrt(NUM_DRAWS) + tolerance
         if std > 0.05:
             # The standard deviation of 24 draws has an error of 15 %.
             assert 0.5 * std < errors.std() < 1.6 * std
@@ -47,9 +47,12 @@ def test_other_activations(scheme, activation):
 @pytest.mark.parametrize("norm", ["rms", "batch"])
 @pytest.mark.parametrize("scheme", ["norm-only", "pre-ln", "post-ln", "deepnorm"])
 def test_other_norms(scheme, norm):
-    # Statistics over a small batch scatter in ways of their own.
-    batch_size = 32 if norm == "batch" else BATCH_SIZE
-    check(NetworkSpec(scheme=scheme, num_layers=24, width=48, norm=norm), batch_size)
+    network = NetworkSpec(scheme=scheme, num_layers=24, width=48, norm=norm)
+    if norm == "batch":
+        # Statistics over a small batch scatter in ways of their own, and a batch norm's terms of order 1/n are missing.
+        check(network, batch_size=32, tolerance=0.1)
+    else:
+        check(network)
 
 
 @pytest.mark.parametrize("init", ["lecun", "fixed-0.02", "torch-default"])

@@ -101,9 +101,10 @@ def _pass_sizes(walk: _Walk, trace: BlockTrace, state: StreamState, share: float
     contains ``-share x``. A large stream stays large: the branch above sees :func:`carried` of it, so that the terms of
     all branches above add up to ``memory x``. Variances gain ``share^2 + 2 share memory`` times those of x. The mean,
     of a product of factors that move together, gains ``share memory`` times the variance of one sample;
-    :func:`gradient_excess` has the term of the branch alone.
+    :func:`gradient_excess` has the term of the branch alone. A batch norm divides by what samples do not share, which
+    hardly scatters.
     """
-    weight = share if has_branch_norm(trace) else 0.0
+    weight = share if has_branch_norm(trace) and trace.spec.norm_kind != "batch" else 0.0
     memory = 0.0 if trace.post is not None else carried(trace) * walk.memory
     walk.memory = weight + memory
     twice = weight**2 + 2 * weight * memory
