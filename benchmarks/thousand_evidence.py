@@ -4,7 +4,7 @@
     python benchmarks/thousand_evidence.py write --data deu-eng.zip --out runs/thousand-evidence
 
 ``run`` can be stopped and started again; ``write`` makes docs/thousand.md and its pictures from what has been run.
-A run of 500 + 500 layers takes 400 steps of 3 to 5 s on one core and 2.7 GiB; one of 30 + 30 layers, 75 s.
+A run of 500 + 500 layers takes 400 steps of 3 to 4 s on one core, and 2.7 GiB; one of 30 + 30 layers, 75 s.
 """
 
 from __future__ import annotations

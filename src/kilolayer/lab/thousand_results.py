@@ -20,7 +20,7 @@ from kilolayer.lab.training import CHECKPOINT, LAST_STEPS
 from kilolayer.report import format_number
 
 FALLING = 0.01
-"""A loss that falls by more than this share of itself from one tenth of the steps to the next is still falling."""
+"""A loss that falls by more than this share of itself from one fifth of the steps to the next is still falling."""
 
 USED_SHARE, SIGNIFICANT = 0.01, 3.0
 """The source counts as used if the wrong one costs this share of what the model knows beyond frequencies, and so many
@@ -67,13 +67,14 @@ class ThousandResult:
 
     @property
     def is_falling(self) -> bool:
-        """Whether the last tenth of the steps has a clearly lower loss than the tenth before it."""
-        losses = self.numbers["losses"]
-        tenth = max(len(losses) // 10, 1)
-        if len(losses) < 2 * tenth:
+        """Whether the last fifth of the steps has a clearly lower loss than the fifth before it."""
+        losses = np.array(self.numbers["losses"], dtype=np.float64)
+        fifth = max(len(losses) // 5, 1)
+        if len(losses) < 2 * fifth:
             return False
-        before, last = np.mean(losses[-2 * tenth : -tenth]), np.mean(losses[-tenth:])
-        return bool(before - last > FALLING * before)
+        before, last = losses[-2 * fifth : -fifth], losses[-fifth:]
+        error = math.sqrt((before.var() + last.var()) / fifth)  # batches of one length each scatter widely
+        return bool(before.mean() - last.mean() > max(FALLING * before.mean(), SIGNIFICANT * error))
 
     @cached_property
     def grads(self) -> dict[str, np.ndarray]:
