@@ -53,6 +53,7 @@ def case(name: str, model: str, placements: tuple[str, ...], final: str | None =
 
 
 POST, PRE = ("post",) * 6, ("pre",) * 6
+VISION = {key: value for key, value in TEXT.items() if key != "vocab_size"}
 GPT = {"vocab_size": 50, "n_embd": 16, "n_layer": 3, "n_head": 2}
 BART = {
     "vocab_size": 50,
@@ -293,4 +294,17 @@ HF_CASES = (
         num_feedforward_networks=4,
         true_hidden_size=8,
     ),
+    # Labelled only after the rules stood.
+    case("RoBERTa", "RobertaModel", POST, **TEXT),
+    case("ELECTRA", "ElectraModel", POST, embedding_size=8, **TEXT),
+    case("Phi 3", "Phi3ForCausalLM", PRE, "rms", **TEXT, **KV, **SMALL),
+    case("Mistral", "MistralForCausalLM", PRE, "rms", **TEXT, **KV, **SMALL),
+    case("OLMo", "OlmoForCausalLM", PRE, "layer", **TEXT, **KV, **SMALL),
+    case("StableLM", "StableLmForCausalLM", PRE, "layer", **TEXT, **KV, **SMALL),
+    case("StableLM, parallel", "StableLmForCausalLM", PRE, "layer", use_parallel_residual=True, **TEXT, **KV, **SMALL),
+    case("Marian", "MarianModel", ("post",) * 10, inputs=pairs, **BART, decoder_start_token_id=1, **SMALL),
+    case("Pegasus", "PegasusModel", ("pre",) * 10, "layer", inputs=pairs, **BART, **SMALL),
+    case("DeiT", "DeiTModel", PRE, "layer", inputs=pixels, **VISION, **PIXELS),
+    case("BEiT", "BeitModel", PRE, "layer", scales=("learned",), inputs=pixels, **VISION, **PIXELS),
+    case("Starcoder 2", "Starcoder2ForCausalLM", PRE, "layer", **TEXT, **KV, **SMALL),
 )
