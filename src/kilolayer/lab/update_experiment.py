@@ -65,7 +65,7 @@ class Curve:
     Attributes:
         setting: network, scheme, optimizer and rate.
         num_branches: depths, ascending.
-        results: the runs' results at each depth, seed by seed.
+        results: the runs' results at each depth, seed by seed, with their ``seed``.
     """
 
     setting: Setting
@@ -77,10 +77,18 @@ class Curve:
         return [[r[key][str(step)] for r in at if str(step) in r[key]] for at in self.results]
 
     def growth(self, key: str, step: int) -> float | None:
-        """Slope of log update (median over seeds) against log depth while the update is small."""
-        pairs = zip(self.num_branches, self.updates(key, step), strict=True)
-        medians = [(depth, float(np.median(values))) for depth, values in pairs if values]
-        return slope([(depth, value) for depth, value in medians if value < LINEAR_BELOW])
+        """Exponent of depth that the update grows with while it is small, see :func:`slope`."""
+        return slope(list(self._small_updates(key, step).values()))
+
+    def _small_updates(self, key: str, step: int) -> dict[int, list[tuple[int, float]]]:
+        """Depths and updates below :data:`LINEAR_BELOW`, by seed."""
+        found: dict[int, list[tuple[int, float]]] = {}
+        for depth, results in zip(self.num_branches, self.results, strict=True):
+            for result in results:
+                value = result[key].get(str(step))
+                if value is not None and value < LINEAR_BELOW:
+                    found.setdefault(result["seed"], []).append((depth, value))
+        return found
 
     @property
     def sums(self) -> list[float] | None:
@@ -95,19 +103,28 @@ class Curve:
         return sums
 
     def sum_growth(self, key: str, step: int) -> float | None:
-        """Slope of log update sum against log depth, over the depths that :meth:`growth` takes."""
+        """The same exponent of theory's update sum, over the depths and seeds that :meth:`growth` takes."""
         if self.sums is None:
             return None
-        pairs = zip(self.num_branches, self.sums, self.updates(key, step), strict=True)
-        return slope([(n, total) for n, total, found in pairs if found and np.median(found) < LINEAR_BELOW])
+        sums = dict(zip(self.num_branches, self.sums, strict=True))
+        small = self._small_updates(key, step)
+        return slope([[(depth, sums[depth]) for depth, _ in of_seed] for of_seed in small.values()])
 
 
-def slope(points: list[tuple[int, float]]) -> float | None:
-    """Least-squares slope in logarithms, ``None`` for fewer than two depths or a value of 0."""
-    if len({depth for depth, _ in points}) < 2 or any(value <= 0 for _, value in points):
+def slope(series: list[list[tuple[int, float]]]) -> float | None:
+    """Least-squares slope of log value against log depth, one for all series, each with a height of its own.
+
+    Seeds differ in the size of their gradients, so a seed that was run at some depths only must not bend the line.
+    ``None`` where no series has two depths, or where a value is 0.
+    """
+    if any(value <= 0 for one in series for _, value in one):
         return None
-    depths, values = np.log(np.array(points, dtype=float)).T
-    return float(np.polyfit(depths, values, 1)[0])
+    products = squares = 0.0
+    for one in series:
+        depths, values = np.log(np.array(one, dtype=float)).T
+        products += float((depths - depths.mean()) @ (values - values.mean()))
+        squares += float(((depths - depths.mean()) ** 2).sum())
+    return products / squares if squares > 0 else None
 
 
 def load_curves(experiment: UpdateExperiment, folder: Path) -> list[Curve]:
@@ -118,7 +135,7 @@ def load_curves(experiment: UpdateExperiment, folder: Path) -> list[Curve]:
     curves = []
     for setting, of_setting in groupby(runs, key=_setting):
         by_depth = [(depth, tuple(of_depth)) for depth, of_depth in groupby(of_setting, key=lambda r: r.num_branches)]
-        results = tuple(tuple(found[run] for run in at) for _, at in by_depth)
+        results = tuple(tuple(found[run] | {"seed": run.seed} for run in at) for _, at in by_depth)
         curves.append(Curve(setting, tuple(depth for depth, _ in by_depth), results))
     return curves
 

@@ -22,21 +22,29 @@ def runs(*schemes, depths=(2, 4), **options):
 def curve(scheme="deepnorm", *, updates, optimizer="sgd"):
     """A curve whose runs hold nothing but these updates, one list of seeds by depth."""
     results = tuple(
-        tuple({"updates": {"1": value}, "matrix_updates": {"1": value}} for value in seeds)
-        for seeds in updates.values()
+        tuple(
+            {"seed": seed, "updates": {"1": value}, "matrix_updates": {"1": value}} for seed, value in enumerate(values)
+        )
+        for values in updates.values()
     )
     return Curve(Setting("decoder", scheme, optimizer, 1e-3), tuple(updates), results)
 
 
 def test_slope_of_a_power_law():
-    assert slope([(n, 3 * n**0.75) for n in (10, 40, 200)]) == pytest.approx(0.75)
-    assert slope([(10, 1.0)]) is None
-    assert slope([(10, 1.0), (10, 2.0)]) is None
-    assert slope([(10, 0.0), (20, 1.0)]) is None
+    assert slope([[(n, 3 * n**0.75) for n in (10, 40, 200)]]) == pytest.approx(0.75)
+    assert slope([[(10, 1.0)], [(20, 2.0)]]) is None
+    assert slope([[(10, 1.0), (10, 2.0)]]) is None
+    assert slope([[(10, 0.0), (20, 1.0)]]) is None
+    assert slope([]) is None
 
 
-def test_growth_is_of_the_median_and_of_small_updates_only():
-    found = curve(updates={10: [0.001, 0.002, 0.9], 100: [0.02, 0.02, 0.0], 1000: [0.8, 0.9, 1.0]})
+def test_a_seed_at_some_depths_only_does_not_bend_the_line():
+    high, low = ([(n, size * n**0.5) for n in depths] for size, depths in ((7.0, (10, 40)), (1.0, (10, 40, 160))))
+    assert slope([high, low]) == pytest.approx(0.5)
+
+
+def test_growth_is_of_small_updates_only():
+    found = curve(updates={10: [0.001, 0.002], 100: [0.01, 0.02], 1000: [0.1, 0.8]})
     assert found.growth("updates", 1) == pytest.approx(1.0)
     assert found.growth("updates", 2) is None
 

@@ -37,7 +37,9 @@ def curve(scheme="deepnorm", optimizer="sgd", *, slope=0.0, bottom=0.5, end=True
     for branches in (10, 100):
         update = {"1": 0.001 * (branches / 10) ** slope, "2": 0.002 * (branches / 10) ** slope}
         last = moment(branches, bottom / 5) if end else None
-        results.append(({"updates": update, "matrix_updates": update, "start": moment(branches, bottom), "end": last},))
+        results.append(
+            ({"seed": 0, "updates": update, "matrix_updates": update, "start": moment(branches, bottom), "end": last},)
+        )
     return Curve(Setting("decoder", scheme, optimizer, 1e-3), (10, 100), tuple(results))
 
 
