@@ -46,7 +46,7 @@ def test_samples_alike_collapse_as_products_of_random_matrices_do():
     assert scatter.overlap == pytest.approx(expected, rel=0.05)
 
 
-def draw_gradients(share, gradient_cosine, draws=20_000):
+def draw_gradients(share, gradient_cosine, draws=8_000):
     """Gradients of two samples at right angles in front of fresh residual blocks. Shape: (draws, 2, width)."""
     rng = np.random.default_rng(0)
     found = []
