@@ -200,6 +200,12 @@ def confusion_section(found: dict[str, Any], planned: int) -> str:
         f"seed {r.run.seed}: {r.result['outcome']}, {100 * r.result['accuracy']:.0f} %, named {cause(r)}"
         for r in wrong
     )
+    slow = [r for r in right if r.result["outcome"] != "trains" and cause(r) == "none"]
+    learning = "".join(
+        f" {r.run.wiring}, {r.run.num_blocks} blocks, width {r.run.width}, {r.run.norm}, {r.data.name}, seed {r.run.seed}, "
+        f"at {100 * r.result['accuracy']:.0f} %."
+        for r in slow
+    )
     return f"""
 ## Root findings: confusion table
 
@@ -210,6 +216,8 @@ read the recording, never the wiring's name. Right: {len(right)} of {len(results
 {markdown(["wiring", "outcome", "runs", *causes], rows)}
 
 Not right:{failures or " none."}
+
+Without a cause and right so, though under 80 % when the steps ended, its loss still falling:{learning or " none."}
 """
 
 

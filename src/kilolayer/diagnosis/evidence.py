@@ -258,3 +258,15 @@ class Evidence:
 
 def _per_block(ratio: float, num_steps: int) -> float:
     return float(ratio ** (1 / num_steps)) if ratio > 0 else 0.0
+
+
+def known_median(values: np.ndarray) -> float:
+    """Median of what is not NaN; NaN where everything is."""
+    known = values[~np.isnan(values)]
+    return float(np.median(known)) if len(known) else math.nan
+
+
+def known_max(values: np.ndarray) -> float:
+    """Largest of what is not NaN; NaN where everything is."""
+    known = values[~np.isnan(values)]
+    return float(np.max(known)) if len(known) else math.nan

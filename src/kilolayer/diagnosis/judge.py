@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
 from kilolayer.diagnosis.evidence import Evidence
 from kilolayer.diagnosis.finding import SEVERITIES, Finding
 from kilolayer.diagnosis.rules_depth import batchnorm_without_skip, post_norm_too_deep, skip_missing
@@ -71,16 +73,13 @@ def diagnose(recording: Recording) -> Diagnosis:
             f"diagnose takes a Recording, got {type(recording).__name__}; load a saved one with Recording.load(folder)"
         )
     evidence = Evidence(recording)
-    if evidence.trains:
-        return Diagnosis(None, (), {})
-    findings: list[Finding] = []
-    not_evaluated = {}
-    for rule in RULES:
-        verdict = rule(evidence)
-        if isinstance(verdict, Finding):
-            findings.append(verdict)
-        elif isinstance(verdict, str):
-            not_evaluated[rule.__name__] = verdict
+    # Of a network that fails, zeros, infinities and NaNs are what there is to read.
+    with np.errstate(all="ignore"):
+        if evidence.trains:
+            return Diagnosis(None, (), {})
+        verdicts = {rule.__name__: rule(evidence) for rule in RULES}
+    findings = [verdict for verdict in verdicts.values() if isinstance(verdict, Finding)]
+    not_evaluated = {name: verdict for name, verdict in verdicts.items() if isinstance(verdict, str)}
     if not findings:
         return Diagnosis(None, (), not_evaluated)
     # The list is ordered by precedence; among equals in order the graver one leads.

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from kilolayer.diagnosis.evidence import Evidence
+from kilolayer.diagnosis.evidence import Evidence, known_max, known_median
 from kilolayer.diagnosis.finding import Finding, Rival
 from kilolayer.diagnosis.rules_signal import HIGH_RATE, LOW_RATE, rate_free_rivals
 from kilolayer.theory import relu_cosine_after
@@ -37,9 +37,11 @@ def skip_missing(evidence: Evidence) -> Finding | str | None:
     if not LOW_RATE < rate < HIGH_RATE:
         return None
     cosine = evidence.sample_cosine(0)
+    if not abs(cosine[0]) <= 1:
+        return "the first block's samples had no cosine at step 0"
     predicted = relu_cosine_after(float(cosine[0]), evidence.num_blocks - 1)
-    highest = float(np.nanmax([np.nanmax(evidence.sample_cosine(int(s))[-1:]) for s in evidence.sampled_steps]))
-    if max(highest, predicted) < ALIKE:
+    seen = [evidence.sample_cosine(int(step))[-1:] for step in evidence.sampled_steps]
+    if not known_max(np.concatenate([*seen, [predicted]])) >= ALIKE:
         return None
     first, last = evidence.stream[0], evidence.stream[-1]
     low, high = _spread(evidence.weight_grads(0))
@@ -126,8 +128,8 @@ def post_norm_too_deep(evidence: Evidence) -> Finding | str | None:
     kept = share**evidence.num_blocks
     if kept > LOST_IDENTITY:
         return None
-    alpha = float(np.nanmedian(evidence.skip_scales))
-    predicted = alpha / math.sqrt(alpha**2 + float(np.nanmedian(evidence.branch_gains)))
+    alpha = known_median(evidence.skip_scales)
+    predicted = alpha / math.sqrt(alpha**2 + known_median(evidence.branch_gains))
     step, starved = _starved(evidence)
     bottom, top = evidence.weight_grads(step)[[0, -1]]
     cosine = float(evidence.sample_cosine(step)[-1])

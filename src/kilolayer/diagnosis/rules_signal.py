@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from kilolayer.diagnosis.evidence import Evidence
+from kilolayer.diagnosis.evidence import Evidence, known_median
 from kilolayer.diagnosis.finding import Finding, Rival
 
 LOW_RATE, HIGH_RATE = 0.85, 1.25
@@ -107,7 +107,7 @@ def _chain_rate(evidence: Evidence, code: str, cause: str) -> Finding | str | No
         return None  # the signal was cut off, not scaled down
     if evidence.has_skip or evidence.placements or (rate >= LOW_RATE if small else rate <= HIGH_RATE):
         return None
-    predicted = math.sqrt(float(np.nanmedian(evidence.branch_gains)))
+    predicted = math.sqrt(known_median(evidence.branch_gains))
     first, last = evidence.stream[0], evidence.stream[-1]
     left = evidence.stream_rms(0)[-1]
     backward = evidence.backward_rate(0)
@@ -149,7 +149,7 @@ def norm_missing(evidence: Evidence) -> Finding | str | None:
     rate = evidence.forward_rate(0)
     if rate is None:
         return "the activations' RMS at step 0 was not recorded"
-    predicted = math.sqrt(1 + float(np.nanmedian(evidence.branch_gains)))
+    predicted = math.sqrt(1 + known_median(evidence.branch_gains))
     if rate > GROWTH and (rate**evidence.num_blocks > MUCH_GROWTH or evidence.nonfinite_step is not None):
         return _norm_missing(evidence, 0, rate, predicted)
     worst_step, growth = _worst_growth(evidence)
