@@ -196,13 +196,13 @@ def confusion_section(found: dict[str, Any], planned: int) -> str:
     for result in results:
         (right if is_right(result) else wrong).append(result)
     failures = "".join(
-        f"\n- {r.run.wiring}, {r.run.num_blocks} blocks, width {r.run.width}, {r.run.norm}, {r.data.name}, "
+        f"\n- {r.run.wiring}, {r.run.num_blocks} blocks, width {r.run.width}, {r.run.norm}, {Path(r.data.name).name}, "
         f"seed {r.run.seed}: {r.result['outcome']}, {100 * r.result['accuracy']:.0f} %, named {cause(r)}"
         for r in wrong
     )
     slow = [r for r in right if r.result["outcome"] != "trains" and cause(r) == "none"]
     learning = "".join(
-        f" {r.run.wiring}, {r.run.num_blocks} blocks, width {r.run.width}, {r.run.norm}, {r.data.name}, seed {r.run.seed}, "
+        f" {r.run.wiring}, {r.run.num_blocks} blocks, width {r.run.width}, {r.run.norm}, {Path(r.data.name).name}, seed {r.run.seed}, "
         f"at {100 * r.result['accuracy']:.0f} %."
         for r in slow
     )
