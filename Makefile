@@ -18,7 +18,7 @@ demo: $(VENV)/.made ## eight wirings of a 64-block network on digits: tables, ve
 	$(BIN)/kilolayer lab wirings --lr 0.05 --steps 100 --width 128 --out runs/demo
 
 test: $(VENV)/.made ## the tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadfile
 
 lint: $(VENV)/.made ## ruff, mypy, import contracts
 	$(BIN)/ruff check .

@@ -11,6 +11,9 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import math
+import sys
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -64,17 +67,17 @@ def multiplies(width: int, num_layers: int) -> Callable[[], None]:
     return step
 
 
-def ours(width: int, num_layers: int, **options: Any) -> nn.Module:
+def ours(width: int, num_layers: int, *, checkpoint_every: Any = None, **options: Any) -> nn.Module:
     """Our encoder under DeepNorm."""
     layer = TransformerEncoderLayer(
         width, HEADS, 4 * width, dropout=0.0, batch_first=True, scheme="deepnorm", **options
     )
-    return TransformerEncoder(layer, num_layers)
+    return TransformerEncoder(layer, num_layers, checkpoint_every=checkpoint_every)
 
 
-def torch_nn(width: int, num_layers: int) -> nn.Module:
+def torch_nn(width: int, num_layers: int, **options: Any) -> nn.Module:
     """PyTorch's own encoder, post-LN."""
-    layer = nn.TransformerEncoderLayer(width, HEADS, 4 * width, dropout=0.0, batch_first=True)
+    layer = nn.TransformerEncoderLayer(width, HEADS, 4 * width, dropout=0.0, batch_first=True, **options)
     return nn.TransformerEncoder(layer, num_layers, enable_nested_tensor=False)
 
 
@@ -85,17 +88,60 @@ def x_transformers(width: int, num_layers: int) -> nn.Module:
     return Encoder(dim=width, depth=num_layers, heads=HEADS, attn_dim_head=width // HEADS, ff_mult=4)
 
 
+def torchscale(width: int, num_layers: int) -> nn.Module:
+    """torchscale's encoder under DeepNorm.
+
+    It takes one function from timm, unused here; timm needs a torchvision that may not load beside this torch.
+    """
+    stub: Any = types.ModuleType("timm.models.layers")
+    stub.drop_path = None
+    sys.modules |= {
+        "timm": types.ModuleType("timm"),
+        "timm.models": types.ModuleType("timm.models"),
+        stub.__name__: stub,
+    }
+    from torchscale.architecture.config import EncoderConfig
+    from torchscale.architecture.encoder import Encoder
+
+    config = EncoderConfig(
+        encoder_embed_dim=width, encoder_attention_heads=HEADS, encoder_ffn_embed_dim=4 * width,
+        encoder_layers=num_layers, deepnorm=True, activation_fn="relu", no_output_layer=True, vocab_size=-1,
+    )  # fmt: skip
+
+    class OnEmbeddings(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder = Encoder(config)
+
+        def forward(self, x: Tensor) -> Any:
+            return self.encoder(src_tokens=None, token_embeddings=x)
+
+    return OnEmbeddings()
+
+
 def works(width: int, num_layers: int) -> dict[str, Callable[[], None]]:
     """Everything timed at one size."""
-    found = {
-        "deepnorm": training_step(ours(width, num_layers), width),
-        "deepnorm, plain path": training_step(ours(width, num_layers, recompute_activations=False), width),
-        "multiplies": multiplies(width, num_layers),
-        "torch.nn": training_step(torch_nn(width, num_layers), width),
+    models = {
+        "deepnorm": ours(width, num_layers),
+        "deepnorm, plain path": ours(width, num_layers, recompute_activations=False),
+        "deepnorm, checkpointed": ours(width, num_layers, checkpoint_every="auto"),
+        "torch.nn": torch_nn(width, num_layers),
+        "deepnorm, GELU": ours(width, num_layers, activation="gelu"),
+        "torch.nn, GELU": torch_nn(width, num_layers, activation="gelu"),
     }
     if importlib.util.find_spec("x_transformers"):
-        found["x-transformers"] = training_step(x_transformers(width, num_layers), width)
-    return found
+        models["x-transformers"] = x_transformers(width, num_layers)
+    if importlib.util.find_spec("torchscale"):
+        models["torchscale"] = torchscale(width, num_layers)
+    steps = {name: training_step(model, width) for name, model in models.items()}
+    return {"multiplies": multiplies(width, num_layers)} | steps
+
+
+BESIDE = {
+    "deepnorm, checkpointed": "deepnorm",
+    "deepnorm, GELU": "torch.nn, GELU",
+}
+"""What a row is compared with besides the multiplies, where it is not torch.nn."""
 
 
 def main() -> None:
@@ -107,6 +153,7 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     print(f"torch {torch.__version__}, 1 thread, {arguments.rounds} rounds; median (quartiles)\n")
+    medians: dict[tuple[int, int], dict[str, float]] = {}
     for width, num_layers in SIZES:
         if arguments.only not in ("", f"{width}x{num_layers}"):
             continue
@@ -114,8 +161,21 @@ def main() -> None:
         print(f"width {width}, {num_layers} layers")
         for name, times in seconds.items():
             milliseconds = 1e3 * sorted(times)[len(times) // 2]
-            ratios = [f"{beside} {shown(seconds, name, beside)}" for beside in ("multiplies", "torch.nn")]
+            medians.setdefault((width, num_layers), {})[name] = milliseconds
+            ratios = [
+                f"{beside} {shown(seconds, name, beside)}" for beside in ("multiplies", BESIDE.get(name, "torch.nn"))
+            ]
             print(f"  {name:<22} {milliseconds:>8.0f} ms   / {'   / '.join(ratios)}", flush=True)
+    print_exponents(medians)
+
+
+def print_exponents(medians: dict[tuple[int, int], dict[str, float]]) -> None:
+    """How time grows from 100 to 1,000 layers at width 64: the exponent, 1 where it is proportional."""
+    few, many = medians.get((64, 100)), medians.get((64, 1000))
+    if few and many:
+        print("growth of the step's time from 100 to 1,000 layers at width 64, as a power of the depth")
+        for name in few:
+            print(f"  {name:<22} {math.log10(many[name] / few[name]):.2f}")
 
 
 def shown(seconds: dict[str, list[float]], name: str, beside: str) -> str:

@@ -167,7 +167,7 @@ def test_ctrl_c_leaves_a_readable_partial_result_and_the_same_command_continues(
     assert "Traceback" not in stderr
     assert "the same command continues" in stderr
     assert "Training" in stdout
-    assert not list((tmp_path / "out").glob(".*"))
+    assert not list((tmp_path / "out").glob(".*.part"))
     done = kilolayer(*arguments, "--out", tmp_path / "out")
     assert done.returncode == 0
     assert len(list((tmp_path / "out").glob("*/result.json"))) == 8

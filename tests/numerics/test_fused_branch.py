@@ -180,3 +180,38 @@ def test_an_empty_batch_passes():
     model = models("deepnorm")[1]
     empty = torch.zeros(0, 4, dtype=torch.int64)
     assert model(empty, empty).shape == (0, 4, 11)
+
+
+@pytest.mark.parametrize("scheme", ["residual", "post-ln", "pre-ln", "deepnorm", "keel"])
+@pytest.mark.parametrize("every", [1, 2, "auto"])
+def test_checkpointed_segments_of_single_steps_have_the_same_gradients(scheme, every, taken):
+    plain, _ = models(scheme)
+    segmented = models(scheme, checkpoint_every=every)[1]
+    segmented.load_state_dict(plain.state_dict())
+    source, target = torch.randint(11, (2, 6)), torch.randint(11, (2, 5))
+    padding = {"source_padding": torch.arange(6).expand(2, 6) >= torch.tensor([[6], [3]])}
+    outputs = [model(source, target, **padding) for model in (plain, segmented)]
+    torch.testing.assert_close(*outputs, rtol=1e-12, atol=1e-12)
+    in_forward = len(taken)
+    for out in outputs:
+        out.square().mean().backward()
+    assert in_forward == 3 * 2 + 3 * 3
+    assert len(taken) == 2 * in_forward
+    for (name, one), two in zip(plain.named_parameters(), segmented.parameters(), strict=True):
+        scale = one.grad.abs().max().item()
+        torch.testing.assert_close(
+            one.grad, two.grad, rtol=1e-10, atol=1e-12 * scale, msg=lambda text, name=name: name + text
+        )
+
+
+def test_checkpointed_segments_answer_autograd_grad_and_inputs_without_gradients():
+    model = kn.TransformerEncoder(
+        kn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True, scheme="deepnorm"), 4, checkpoint_every=2
+    ).double()
+    x = torch.randn(2, 3, 8, dtype=torch.float64)
+    weight = model.layers[0].linear1.weight
+    (alone,) = torch.autograd.grad(model(x).square().mean(), weight)
+    x.requires_grad_()
+    with_x, grad_x = torch.autograd.grad(model(x).square().mean(), (weight, x))
+    torch.testing.assert_close(alone, with_x)
+    assert grad_x.abs().max() > 0

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Literal
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal, TypeVar
 
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+Part = TypeVar("Part")
 Step = Callable[[Tensor], Tensor]
 Segment = int | Literal["auto"] | None
 
@@ -46,14 +47,19 @@ def check_segment(every: Segment) -> Segment:
     return every
 
 
+def segments(parts: Sequence[Part], every: Segment) -> Iterator[Sequence[Part]]:
+    """The parts in groups of :func:`segment_length`, the last one perhaps shorter."""
+    length = segment_length(len(parts), every)
+    for first in range(0, len(parts), length):
+        yield parts[first : first + length]
+
+
 def run_segments(steps: Sequence[Step], x: Tensor, *, every: Segment, has_dropout: bool) -> Tensor:
     """``x`` through every step in turn, in checkpointed segments of ``every`` steps.
 
     Without dropout there is no random state to restore, which saves its copies.
     """
-    length = segment_length(len(steps), every)
-    for first in range(0, len(steps), length):
-        segment = steps[first : first + length]
+    for segment in segments(steps, every):
         x = checkpoint(_run_segment, segment, x, use_reentrant=False, preserve_rng_state=has_dropout)
     return x
 

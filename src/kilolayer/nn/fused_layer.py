@@ -36,14 +36,14 @@ def can_fuse(layer: TransformerLayer, x: Tensor, context: LayerContext) -> bool:
         return False
     if activation_name(layer.activation) not in FUSED_ACTIVATIONS or _drops(layer):
         return False
-    return layer.has_plain_branches and all(p.requires_grad and p.dtype == x.dtype for p in _parameters(layer))
+    return layer.has_plain_branches and all(p.requires_grad and p.dtype == x.dtype for p in layer_parameters(layer))
 
 
 def _drops(layer: TransformerLayer) -> bool:
     return layer.training and layer.options.dropout > 0
 
 
-def _parameters(layer: TransformerLayer) -> Iterator[nn.Parameter]:
+def layer_parameters(layer: TransformerLayer) -> Iterator[nn.Parameter]:
     """As ``layer.parameters()``, in a tenth of its time."""
     for module in layer._modules.values():
         if module is not None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from kilolayer.nn.checkpointing import Segment, run_segments
+from kilolayer.nn.checkpointing import Segment, run_segments, segments
 from kilolayer.nn.context import LayerContext
-from kilolayer.nn.lean_layer import can_hold_norms, run_lean
+from kilolayer.nn.fused_layer import can_fuse
+from kilolayer.nn.lean_layer import can_hold_norms
+from kilolayer.nn.lean_segment import run_held, run_lean_segment
 
 Call = Callable[[nn.Module, Tensor, LayerContext], Tensor]
 
@@ -36,11 +38,15 @@ def run_layers(
         checkpoint_every: layers per checkpointed segment.
     """
     if checkpoint_every is not None and torch.is_grad_enabled():
+        if can_hold_norms(layers, kind) and all(can_fuse(cast(Any, layer), x, context) for layer in layers):
+            for segment in segments(list(layers), checkpoint_every):
+                x = run_lean_segment(segment, x, context)
+            return x
         steps = [partial(_call_at, call, layer, context) for layer in layers]
         has_dropout = any(isinstance(module, nn.Dropout) and module.p > 0 for module in layers.modules())
         return run_segments(steps, x, every=checkpoint_every, has_dropout=has_dropout)
     if can_hold_norms(layers, kind):
-        return _run_held(layers, x, context)
+        return run_held(list(layers), x, context)
     for layer in layers:
         x = call(layer, x, context)
     return x
@@ -48,11 +54,3 @@ def run_layers(
 
 def _call_at(call: Call, layer: nn.Module, context: LayerContext, x: Tensor) -> Tensor:
     return call(layer, x, context)
-
-
-def _run_held(layers: nn.ModuleList, x: Tensor, context: LayerContext) -> Tensor:
-    norm: nn.Module | None = None
-    one: Any
-    for one in layers:
-        x, norm = run_lean(one, x, context, waiting=norm)
-    return x if norm is None else norm(x)
