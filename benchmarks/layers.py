@@ -1,6 +1,6 @@
 """What a deep Transformer's training step costs, as ratios, on one thread.
 
-    OMP_NUM_THREADS=1 python benchmarks/layers.py [--rounds 5] [--only 64x100]
+    OMP_NUM_THREADS=1 python benchmarks/layers.py [--rounds 5] [--only 64x100] [--profile]
 
 Step: forward, backward, AdamW on 8 x 32 tokens, 4 heads, feed-forward 4d, ReLU, no dropout. Beside it, in turn in one
 process: the same step's matrix multiplies alone, ``torch.nn.TransformerEncoder`` from the same weights, and torchscale
@@ -149,9 +149,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", default="", help="one size, such as 64x100")
+    parser.add_argument("--profile", action="store_true", help="where the time goes, instead of the ratios")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
+    if arguments.profile:
+        for width, num_layers in ((64, 100), (256, 24)):
+            print_profile(width, num_layers)
+        return
     print(f"torch {torch.__version__}, 1 thread, {arguments.rounds} rounds; median (quartiles)\n")
     medians: dict[tuple[int, int], dict[str, float]] = {}
     for width, num_layers in SIZES:
@@ -176,6 +181,42 @@ def print_exponents(medians: dict[tuple[int, int], dict[str, float]]) -> None:
         print("growth of the step's time from 100 to 1,000 layers at width 64, as a power of the depth")
         for name in few:
             print(f"  {name:<22} {math.log10(many[name] / few[name]):.2f}")
+
+
+GROUPS = {
+    "matrix multiplies": ("aten::mm", "aten::addmm"),
+    "attention kernels": ("aten::_scaled_dot_product",),
+    "norms": ("aten::native_layer_norm",),
+    "AdamW": ("aten::_fused_adamw_", "Optimizer."),
+    "element by element": (
+        "aten::add",
+        "aten::relu",
+        "aten::threshold",
+        "aten::mul",
+        "aten::cat",
+        "aten::copy",
+        "aten::sum",
+    ),
+}
+
+
+def print_profile(width: int, num_layers: int) -> None:
+    """Where a step's time goes; what is in no group is Python, autograd, views and allocation."""
+    step = training_step(ours(width, num_layers), width)
+    for _ in range(3):
+        step()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        for _ in range(3):
+            step()
+    events = profile.key_averages()
+    total = sum(event.self_cpu_time_total for event in events)
+    shares = dict.fromkeys((*GROUPS, "between them"), 0.0)
+    for event in events:
+        names = [name for name, prefixes in GROUPS.items() if event.key.startswith(prefixes)]
+        shares[names[0] if names else "between them"] += event.self_cpu_time_total / total
+    print(f"width {width}, {num_layers} layers: share of the profiled step")
+    for name, share in shares.items():
+        print(f"  {name:<22} {100 * share:5.1f} %")
 
 
 def shown(seconds: dict[str, list[float]], name: str, beside: str) -> str:
