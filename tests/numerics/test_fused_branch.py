@@ -215,3 +215,197 @@ def test_checkpointed_segments_answer_autograd_grad_and_inputs_without_gradients
     with_x, grad_x = torch.autograd.grad(model(x).square().mean(), (weight, x))
     torch.testing.assert_close(alone, with_x)
     assert grad_x.abs().max() > 0
+
+
+def encoder(**options):
+    layer = kn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True, scheme="deepnorm")
+    return kn.TransformerEncoder(layer, 2, **options).double()
+
+
+class Doubled(nn.Linear):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+class Shifted(nn.GELU):
+    def forward(self, x):
+        return super().forward(x) + 1
+
+
+class OwnFeedForward(kn.TransformerEncoderLayer):
+    def feed_forward(self, h):
+        return 2 * super().feed_forward(h)
+
+
+def hook_output(layer):
+    layer.self_attn.out_proj.register_forward_hook(lambda module, args, out: 2 * out)
+
+
+def other_output(layer):
+    other = Doubled(8, 8).double()
+    other.load_state_dict(layer.self_attn.out_proj.state_dict())
+    layer.self_attn.out_proj = other
+
+
+def wrapped_output(layer):
+    layer.self_attn.out_proj = nn.Sequential(layer.self_attn.out_proj, nn.Tanh())
+
+
+def other_activation(layer):
+    layer.activation = Shifted()
+
+
+def patched_method(layer):
+    layer.feed_forward = lambda h: torch.zeros_like(h)
+
+
+def hook_dropout(layer):
+    layer.dropout1.register_forward_hook(lambda module, args, out: 2 * out)
+
+
+def other_forward(layer):
+    layer.self_attn.out_proj.forward = lambda x: torch.zeros_like(x)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [hook_output, other_output, wrapped_output, other_activation, patched_method, hook_dropout, other_forward],
+    ids=lambda change: change.__name__,
+)
+@pytest.mark.parametrize("checkpoint_every", [None, 1])
+def test_what_was_attached_to_any_part_of_a_layer_is_obeyed(change, checkpoint_every):
+    model = encoder(checkpoint_every=checkpoint_every)
+    x = torch.randn(2, 3, 8, dtype=torch.float64)
+    before = model(x)
+    change(model.layers[0])
+    with torch.no_grad():
+        wanted = model(x)
+    torch.testing.assert_close(model(x), wanted)
+    assert (before - wanted).abs().max() > 1e-3
+
+
+def test_a_subclass_with_a_feed_forward_of_its_own_is_obeyed():
+    layer = OwnFeedForward(8, 2, 16, dropout=0.0, batch_first=True).double()
+    x = torch.randn(2, 3, 8, dtype=torch.float64)
+    with torch.no_grad():
+        wanted = layer(x)
+    torch.testing.assert_close(layer(x), wanted)
+
+
+def test_dropout_is_what_the_modules_say_now():
+    model = encoder()
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.5
+    x = torch.randn(2, 3, 8, dtype=torch.float64)
+    assert not torch.equal(model(x), model(x))
+    model.eval()
+    assert torch.equal(model(x), model(x))
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.train()
+    assert not torch.equal(model(x), model(x))
+
+
+@pytest.mark.parametrize("memory_batch", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("target_batch", [1, 2, 8])
+def test_a_memory_of_another_batch_is_what_it_is_in_many_steps(memory_batch, target_batch):
+    plain, fused = models("deepnorm")
+    x = torch.randn(target_batch, 5, 8, dtype=torch.float64)
+    memory = torch.randn(memory_batch, 7, 8, dtype=torch.float64)
+    results = []
+    for model in (plain, fused):
+        context = kn.context.LayerContext(memory=memory)
+        try:
+            results.append(model.decoder(x, context))
+        except RuntimeError as error:
+            results.append(str(error))
+    if isinstance(results[0], str):
+        assert results[0] == results[1]
+    else:
+        torch.testing.assert_close(*results)
+        results[1].sum().backward()
+
+
+def test_masks_and_memories_that_do_not_fit_are_errors():
+    model = encoder()
+    x = torch.randn(2, 3, 8, dtype=torch.float64)
+    with pytest.raises(RuntimeError):
+        model(x, mask=torch.zeros(4, 4, dtype=torch.float64))
+    decoder = models("deepnorm")[1].decoder
+    for shape in ((2, 0, 8), (2, 7, 6)):
+        memory = torch.randn(*shape, dtype=torch.float64)
+        if shape[1]:
+            with pytest.raises(RuntimeError):
+                decoder(x, kn.context.LayerContext(memory=memory))
+        else:
+            assert torch.isfinite(decoder(x, kn.context.LayerContext(memory=memory))).all()
+
+
+@pytest.mark.parametrize("tied", ["layer", "weight", "norm"])
+@pytest.mark.parametrize("every", [None, 1, 2, 4])
+def test_tied_parameters_have_one_gradient(tied, every):
+    gradients = []
+    for recompute in (False, True):
+        torch.manual_seed(1)
+        layer = kn.TransformerEncoderLayer(
+            8, 2, 16, dropout=0.0, batch_first=True, scheme="deepnorm", recompute_activations=recompute
+        )
+        model = kn.TransformerEncoder(layer, 4, checkpoint_every=every).double()
+        first = model.layers[0]
+        for index in range(1, 4):
+            if tied == "layer":
+                model.layers[index] = first
+            elif tied == "weight":
+                model.layers[index].linear1.weight = first.linear1.weight
+            else:
+                model.layers[index].norm1 = first.norm1
+        torch.manual_seed(2)
+        model(torch.randn(2, 3, 8, dtype=torch.float64)).square().mean().backward()
+        gradients.append([p.grad for p in model.parameters()])
+    for one, two in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-9, atol=1e-12)
+
+
+def test_changes_between_forward_and_backward_are_errors():
+    x = torch.randn(2, 3, 8, dtype=torch.float64)
+    for every in (None, 1):
+        model = encoder(checkpoint_every=every)
+        loss = model(x).square().mean()
+        with torch.no_grad():
+            model.layers[0].linear1.weight.mul_(2)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+    model = encoder(checkpoint_every=1)
+    mask = torch.zeros(3, 3, dtype=torch.float64)
+    loss = model(x, mask=mask).square().mean()
+    mask[0, 2] = -torch.inf
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+    values = {name: p.detach().clone().requires_grad_() for name, p in encoder().named_parameters()}
+    out = torch.func.functional_call(encoder(), values, (x,))
+    out.square().mean().backward()
+    assert all(value.grad is not None for value in values.values())
+
+
+def test_a_backward_under_autocast_and_batched_gradients():
+    x = torch.randn(2, 3, 8)
+    for every in (None, 1):
+        model = encoder(checkpoint_every=every).float()
+        wanted = torch.autograd.grad(model(x).square().mean(), list(model.parameters()))
+        loss = model(x).square().mean()
+        with torch.autocast("cpu", torch.bfloat16):
+            found = torch.autograd.grad(loss, list(model.parameters()))
+        for one, two in zip(wanted, found, strict=True):
+            torch.testing.assert_close(one, two)
+    model, x = encoder(), x.double().requires_grad_()
+    out = model(x)
+    seeds = torch.randn(3, *out.shape, dtype=torch.float64)
+    (batched,) = torch.autograd.grad(out, x, seeds, is_grads_batched=True, retain_graph=True)
+    one_by_one = torch.stack([torch.autograd.grad(out, x, seed, retain_graph=True)[0] for seed in seeds])
+    torch.testing.assert_close(batched, one_by_one)
+
+
+def test_the_meta_device_runs_forward():
+    with torch.device("meta"):
+        assert encoder()(torch.zeros(2, 3, 8, dtype=torch.float64)).shape == (2, 3, 8)

@@ -78,11 +78,12 @@ def resolve_activation(activation: str | Activation) -> tuple[str | None, Activa
 
 def activation_name(activation: Activation) -> str | None:
     """The name of a function or module among :data:`ACTIVATIONS`, if it has one."""
-    if isinstance(activation, nn.ReLU):
+    # A subclass may compute something else.
+    if type(activation) is nn.ReLU:
         return "relu"
-    if isinstance(activation, nn.GELU):
+    if type(activation) is nn.GELU:
         # The tanh approximation is another function, which has no name here.
         return "gelu" if activation.approximate == "none" else None
-    if isinstance(activation, nn.SiLU):
+    if type(activation) is nn.SiLU:
         return "silu"
     return next((name for name, function in ACTIVATIONS.items() if function is activation), None)

@@ -8,6 +8,7 @@ Shape suffixes: B batch, T queries, S keys, H heads, D width of a head; ``rows``
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,8 +115,13 @@ def _affine(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return rows @ weight.t() if bias is None else torch.addmm(bias, rows, weight.t())
 
 
-def _sum_rows(rows: Tensor, bias: Tensor | None) -> Tensor | None:
-    return None if bias is None else rows.sum(0)
+def _sum_rows(rows: Tensor, wanted: bool) -> Tensor | None:
+    return rows.sum(0) if wanted else None
+
+
+def _without_autocast() -> AbstractContextManager[Any]:
+    """The forward ran without it, so the backward does, wherever it is called."""
+    return torch.autocast("cpu", enabled=False) if torch.is_autocast_enabled("cpu") else nullcontext()
 
 
 class FeedForwardBranch(torch.autograd.Function):
@@ -133,23 +139,29 @@ class FeedForwardBranch(torch.autograd.Function):
         activated = hidden.relu_() if activation == "relu" else _activate(hidden, activation)
         out = _join(frame, _affine(activated, w2, b2), y, rows)
         ctx.frame, ctx.activation, ctx.shape = frame, activation, x.shape
-        ctx.save_for_backward(rows, hidden, gain, shift, w1, b1, w2, b2)
+        ctx.has_bias = (b1 is not None, b2 is not None)
+        ctx.save_for_backward(rows, hidden, gain, shift, w1, w2)
         return out.view(x.shape)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Gradients:
-        rows, hidden, gain, shift, w1, b1, w2, b2 = ctx.saved_tensors
-        frame = ctx.frame
-        y, kept = _normalize(frame, rows, gain, shift)
-        grad_rows, grad_out = _enter_backward(frame, grad)
-        activated = hidden if ctx.activation == "relu" else _activate(hidden, ctx.activation)
-        grad_w2, grad_b2 = grad_out.t() @ activated, _sum_rows(grad_out, b2)
-        grad_hidden = _activation_backward(grad_out @ w2, hidden, ctx.activation)
-        grad_w1, grad_b1 = grad_hidden.t() @ y, _sum_rows(grad_hidden, b1)
-        norm_args = (rows, gain, shift, kept)
-        grad_x, grad_gain, grad_shift = _leave_backward(frame, grad_rows, grad_hidden, w1, norm_args)
-        return grad_x.view(ctx.shape), grad_gain, grad_shift, grad_w1, grad_b1, grad_w2, grad_b2, None, None
+        with _without_autocast():
+            return _feed_forward_backward(ctx, grad)
+
+
+def _feed_forward_backward(ctx: Any, grad: Tensor) -> Gradients:
+    rows, hidden, gain, shift, w1, w2 = ctx.saved_tensors
+    frame, (has_b1, has_b2) = ctx.frame, ctx.has_bias
+    y, kept = _normalize(frame, rows, gain, shift)
+    grad_rows, grad_out = _enter_backward(frame, grad)
+    activated = hidden if ctx.activation == "relu" else _activate(hidden, ctx.activation)
+    grad_w2, grad_b2 = grad_out.t() @ activated, _sum_rows(grad_out, has_b2)
+    grad_hidden = _activation_backward(grad_out @ w2, hidden, ctx.activation)
+    grad_w1, grad_b1 = grad_hidden.t() @ y, _sum_rows(grad_hidden, has_b1)
+    norm_args = (rows, gain, shift, kept)
+    grad_x, grad_gain, grad_shift = _leave_backward(frame, grad_rows, grad_hidden, w1, norm_args)
+    return grad_x.view(ctx.shape), grad_gain, grad_shift, grad_w1, grad_b1, grad_w2, grad_b2, None, None
 
 
 def _activate(hidden: Tensor, activation: str) -> Tensor:
@@ -157,12 +169,9 @@ def _activate(hidden: Tensor, activation: str) -> Tensor:
 
 
 def _activation_backward(grad: Tensor, hidden: Tensor, activation: str) -> Tensor:
-    """In the memory of ``grad``: a new tensor of this size costs more than what is computed."""
     if activation == "relu":
-        return aten.threshold_backward.grad_input(grad, hidden, 0, grad_input=grad)
-    if activation == "gelu":
-        return aten.gelu_backward.grad_input(grad, hidden, grad_input=grad)
-    return aten.silu_backward.grad_input(grad, hidden, grad_input=grad)
+        return aten.threshold_backward(grad, hidden, 0)
+    return aten.gelu_backward(grad, hidden) if activation == "gelu" else aten.silu_backward(grad, hidden)
 
 
 class AttentionBranch(torch.autograd.Function):
@@ -193,36 +202,39 @@ class AttentionBranch(torch.autograd.Function):
         )
         out = _join(frame, _affine(layout.rows(mixed), w_out, b_out), y, rows)
         ctx.frame, ctx.layout, ctx.shape = frame, layout, x.shape
-        kept = (rows, memory, q, k, v, mixed, logsumexp)
-        ctx.save_for_backward(*kept, gain, shift, w_in, b_in, w_out, b_out, mask)
+        ctx.has_bias = (b_in is not None, b_out is not None)
+        ctx.save_for_backward(rows, memory, q, k, v, mixed, logsumexp, gain, shift, w_in, w_out, mask)
         return out.view(x.shape)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Gradients:
-        rows, memory, q, k, v, mixed, logsumexp, gain, shift, w_in, b_in, w_out, b_out, mask = ctx.saved_tensors
-        frame, layout = ctx.frame, ctx.layout
-        y, kept = _normalize(frame, rows, gain, shift)
-        grad_rows, grad_out = _enter_backward(frame, grad)
-        grad_w_out, grad_b_out = grad_out.t() @ layout.rows(mixed), _sum_rows(grad_out, b_out)
-        grad_mixed = layout.heads((grad_out @ w_out).view(ctx.shape))
-        parts = aten._scaled_dot_product_flash_attention_for_cpu_backward(
-            grad_mixed, q, k, v, mixed, logsumexp, 0.0, layout.is_causal, attn_mask=mask
-        )
-        grad_q, grad_k, grad_v = (layout.rows(part) for part in parts)
-        norm_args = (rows, gain, shift, kept)
-        if memory is None:
-            grad_first, w_first, grad_memory = torch.cat((grad_q, grad_k, grad_v), 1), w_in, None
-            grad_w_in, grad_b_in = grad_first.t() @ y, _sum_rows(grad_first, b_in)
-        else:
-            width = rows.shape[-1]
-            grad_first, w_first = grad_q, w_in[:width]
-            grad_kv, memory_rows = torch.cat((grad_k, grad_v), 1), memory.reshape(-1, width)
-            grad_w_in = torch.empty_like(w_in)
-            torch.mm(grad_q.t(), y, out=grad_w_in[:width])
-            torch.mm(grad_kv.t(), memory_rows, out=grad_w_in[width:])
-            grad_b_in = None if b_in is None else torch.cat((grad_q.sum(0), grad_kv.sum(0)))
-            grad_memory = (grad_kv @ w_in[width:]).view(memory.shape) if ctx.needs_input_grad[1] else None
-        grad_x, grad_gain, grad_shift = _leave_backward(frame, grad_rows, grad_first, w_first, norm_args)
-        grads = (grad_gain, grad_shift, grad_w_in, grad_b_in, grad_w_out, grad_b_out)
-        return grad_x.view(ctx.shape), grad_memory, *grads, None, None, None
+        with _without_autocast():
+            return _attention_backward(ctx, grad)
+
+
+def _attention_backward(ctx: Any, grad: Tensor) -> Gradients:
+    rows, memory, q, k, v, mixed, logsumexp, gain, shift, w_in, w_out, mask = ctx.saved_tensors
+    frame, layout, (has_b_in, has_b_out) = ctx.frame, ctx.layout, ctx.has_bias
+    y, kept = _normalize(frame, rows, gain, shift)
+    grad_rows, grad_out = _enter_backward(frame, grad)
+    grad_w_out, grad_b_out = grad_out.t() @ layout.rows(mixed), _sum_rows(grad_out, has_b_out)
+    grad_mixed = layout.heads((grad_out @ w_out).view(ctx.shape))
+    parts = aten._scaled_dot_product_flash_attention_for_cpu_backward(
+        grad_mixed, q, k, v, mixed, logsumexp, 0.0, layout.is_causal, attn_mask=mask
+    )
+    grad_q, grad_k, grad_v = (layout.rows(part) for part in parts)
+    norm_args = (rows, gain, shift, kept)
+    if memory is None:
+        grad_first, w_first, grad_memory = torch.cat((grad_q, grad_k, grad_v), 1), w_in, None
+        grad_w_in, grad_b_in = grad_first.t() @ y, _sum_rows(grad_first, has_b_in)
+    else:
+        width = rows.shape[-1]
+        grad_first, w_first = grad_q, w_in[:width]
+        grad_kv, memory_rows = torch.cat((grad_k, grad_v), 1), memory.reshape(-1, width)
+        grad_w_in = torch.cat((grad_q.t() @ y, grad_kv.t() @ memory_rows))
+        grad_b_in = torch.cat((grad_q.sum(0), grad_kv.sum(0))) if has_b_in else None
+        grad_memory = (grad_kv @ w_in[width:]).view(memory.shape) if ctx.needs_input_grad[1] else None
+    grad_x, grad_gain, grad_shift = _leave_backward(frame, grad_rows, grad_first, w_first, norm_args)
+    grads = (grad_gain, grad_shift, grad_w_in, grad_b_in, grad_w_out, grad_b_out)
+    return grad_x.view(ctx.shape), grad_memory, *grads, None, None, None

@@ -9,9 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from kilolayer.nn.activations import activation_name
+from kilolayer.nn.attention import Attention
 from kilolayer.nn.context import LayerContext
 from kilolayer.nn.fused_branch import FUSED_ACTIVATIONS, AttentionBranch, FeedForwardBranch, Frame, HeadLayout
 from kilolayer.nn.masks import AttentionMask
+from kilolayer.nn.module_calls import is_hooked
 from kilolayer.schemes import BranchScales
 
 if TYPE_CHECKING:
@@ -23,24 +25,65 @@ FUSED_DTYPES = (torch.float32, torch.float64)
 
 def can_fuse(layer: TransformerLayer, x: Tensor, context: LayerContext) -> bool:
     """Whether every branch of a layer that may run lean has a hand-written step: on the CPU, with a fixed skip and
-    branch scale, plain multi-head attention, nothing dropped and nothing frozen.
+    branch scale, plain multi-head attention, nothing dropped, nothing frozen, nothing attached to its parts.
     """
-    if x.device.type != "cpu" or x.dtype not in FUSED_DTYPES or type(x) is not Tensor or not x.numel():
+    if x.device.type != "cpu" or x.dtype not in FUSED_DTYPES or type(x) is not Tensor:
         return False
     if torch.is_autocast_enabled("cpu") or not torch.backends.cuda.flash_sdp_enabled():
         return False
-    if torch._C._are_functorch_transforms_active():
+    if torch._C._are_functorch_transforms_active() or context.rotation is not None:
         return False
-    masks = [context.mask.tensor, context.memory_mask.tensor]
-    if context.rotation is not None or any(mask is not None and mask.requires_grad for mask in masks):
+    if not layer.has_plain_branches or not _fits(layer, x, context):
         return False
-    if activation_name(layer.activation) not in FUSED_ACTIVATIONS or _drops(layer):
+    if activation_name(layer.activation) not in FUSED_ACTIVATIONS or not _are_plain(layer):
         return False
-    return layer.has_plain_branches and all(p.requires_grad and p.dtype == x.dtype for p in layer_parameters(layer))
+    return all(
+        isinstance(one, nn.Parameter) and one.requires_grad and one.dtype == x.dtype for one in layer_parameters(layer)
+    )
 
 
-def _drops(layer: TransformerLayer) -> bool:
-    return layer.training and layer.options.dropout > 0
+def _fits(layer: TransformerLayer, x: Tensor, context: LayerContext) -> bool:
+    """Whether the kernel, which checks nothing, would read inside of its inputs: else many steps find the words."""
+    if x.dim() != 3 or not x.numel() or x.shape[-1] != layer.options.width:
+        return False
+    batch, length = (0, 1) if layer.options.batch_first else (1, 0)
+    sizes = (x.shape[batch], layer.options.num_heads, x.shape[length])
+    if not _mask_fits(context.mask.tensor, (*sizes, x.shape[length])):
+        return False
+    if not layer.attends_to_memory:
+        return True
+    memory = context.memory
+    if memory is None or memory.dim() != 3 or not memory.numel() or type(memory) is not Tensor:
+        return False
+    if memory.dtype != x.dtype or memory.device != x.device or memory.shape[-1] != x.shape[-1]:
+        return False
+    return memory.shape[batch] == x.shape[batch] and _mask_fits(
+        context.memory_mask.tensor, (*sizes, memory.shape[length])
+    )
+
+
+def _mask_fits(mask: Tensor | None, sizes: tuple[int, ...]) -> bool:
+    if mask is None:
+        return True
+    if mask.requires_grad or mask.device.type != "cpu" or not 2 <= mask.dim() <= 4:
+        return False
+    return all(one in (1, size) for one, size in zip(mask.shape[::-1], sizes[::-1], strict=False))
+
+
+def _are_plain(layer: TransformerLayer) -> bool:
+    """Whether calling the parts that a step passes by would do nothing else than it does."""
+    for module in layer._modules.values():
+        if isinstance(module, nn.Dropout) and not _does_nothing(module):
+            return False
+        if isinstance(module, Attention):
+            out = module.out_proj
+            if type(out) is not nn.Linear or is_hooked(out) or (module.training and module.dropout > 0):
+                return False
+    return True
+
+
+def _does_nothing(dropout: nn.Dropout) -> bool:
+    return type(dropout) is nn.Dropout and not is_hooked(dropout) and (dropout.p == 0 or not dropout.training)
 
 
 def layer_parameters(layer: TransformerLayer) -> Iterator[nn.Parameter]:

@@ -34,7 +34,7 @@ def norm_linear(
         norm_bias = None if norm_bias is None else norm_bias * norm_scale
     function = LayerNormLinear if isinstance(norm, nn.LayerNorm) else RMSNormLinear
     device_type = x.device.type
-    if not torch.is_autocast_enabled(device_type):
+    if not _autocasts(device_type):
         return function.apply(x, norm_weight, norm_bias, _eps(norm, x), weight, bias)
     low = torch.get_autocast_dtype(device_type)
     x, weight, bias = x.to(norm_weight.dtype), weight.to(low), None if bias is None else bias.to(low)
@@ -48,12 +48,17 @@ def activation_linear(h: Tensor, activation: str, weight: Tensor, bias: Tensor |
     Shape: h ``(*, hidden)``, gated ``(*, 2 hidden)``, weight ``(out, hidden)`` -> ``(*, out)``.
     """
     device_type = h.device.type
-    if not torch.is_autocast_enabled(device_type):
+    if not _autocasts(device_type):
         return ActivationLinear.apply(h, activation, weight, bias)
     low = torch.get_autocast_dtype(device_type)
     weight, bias = weight.to(low), None if bias is None else bias.to(low)
     with torch.autocast(device_type, enabled=False):
         return ActivationLinear.apply(h.to(low), activation, weight, bias)
+
+
+def _autocasts(device_type: str) -> bool:
+    """Whether autocast is on; the meta device, for one, has none."""
+    return torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type)
 
 
 def _eps(norm: nn.LayerNorm | nn.RMSNorm, x: Tensor) -> float:

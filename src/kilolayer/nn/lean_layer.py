@@ -16,21 +16,15 @@ from kilolayer.nn.attention import Attention
 from kilolayer.nn.context import LayerContext
 from kilolayer.nn.fused_layer import can_fuse, fuse_branch
 from kilolayer.nn.lean import LEAN_ACTIVATIONS, LEAN_NORMS, activation_linear, norm_linear
+from kilolayer.nn.module_calls import is_hooked, is_overridden
 
 if TYPE_CHECKING:
     from kilolayer.nn.layer import TransformerLayer
 
 Matrix = tuple[Tensor, Tensor | None]
 
-CALL_CHANGES = (
-    "_forward_hooks",
-    "_forward_pre_hooks",
-    "_backward_hooks",
-    "_backward_pre_hooks",
-    "_compiled_call_impl",
-    "forward",
-)
-"""Attributes of a module that change what calling it does."""
+PASSED_BY = ("_branches", "feed_forward", "leave_feed_forward", "join")
+"""Methods of a layer whose work is done without calling them."""
 
 
 def can_run_lean(layer: TransformerLayer) -> bool:
@@ -46,6 +40,8 @@ def can_run_lean(layer: TransformerLayer) -> bool:
         return False
     if torch_module._has_any_global_hook() or _len_torch_dispatch_stack():  # who looks on shall see the modules
         return False
+    if is_overridden(layer, "TransformerLayer", PASSED_BY):
+        return False
     return all(_is_plain(name, module) for name, module in layer.named_children())
 
 
@@ -54,20 +50,16 @@ def _is_plain(name: str, module: nn.Module) -> bool:
     if isinstance(module, nn.Dropout):
         return True
     if name == "activation":
-        return not _is_hooked(module)
+        return not is_hooked(module)
     # A parametrized, quantized or wrapped module has another type.
     if type(module) in LEAN_NORMS:
-        return not _is_hooked(module) and module.weight is not None
-    return type(module) in (nn.Linear, Attention) and not _is_hooked(module)
-
-
-def _is_hooked(module: nn.Module) -> bool:
-    return any(module.__dict__.get(name) for name in CALL_CHANGES)
+        return not is_hooked(module) and module.weight is not None
+    return type(module) in (nn.Linear, Attention) and not is_hooked(module)
 
 
 def can_hold_norms(layers: nn.ModuleList, kind: type[nn.Module]) -> bool:
     """Whether a stack of ``kind`` may pass from layer to layer without calling the layers as modules."""
-    same = (layer for layer in layers if type(layer) is kind and not _is_hooked(layer))
+    same = (layer for layer in layers if type(layer) is kind and not is_hooked(layer))
     return len(layers) == sum(can_run_lean(cast("TransformerLayer", layer)) for layer in same)
 
 
