@@ -20,6 +20,8 @@ RISEN = 1.2
 
 def lr_too_high(evidence: Evidence) -> Finding | str | None:
     """UPD301: step 0 is sound, and the first updates ruin the model."""
+    if not evidence.num_blocks:
+        return "no blocks in the site table"
     ratio = evidence.update_ratio(0)
     if ratio is None or evidence.initial_loss is None or evidence.final_loss is None:
         return "losses or update ratios were not recorded"
@@ -60,6 +62,8 @@ def lr_too_high(evidence: Evidence) -> Finding | str | None:
 
 def lr_too_low(evidence: Evidence) -> Finding | str | None:
     """UPD302: gradients are there, the updates are not."""
+    if not evidence.num_blocks:
+        return "no blocks in the site table"
     ratio = evidence.update_ratio(0)
     if ratio is None:
         return "update ratios were not recorded"

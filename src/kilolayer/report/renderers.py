@@ -78,9 +78,16 @@ def _text(report: Report) -> bytes:
     table = to_text(render_runs(report.runs)) if report.runs else "No run was given.\n"
     parts = [f"{inert(report.title)}: {inert(report.sentence)}\n", table]
     for run in report.runs:
-        verdict = render_verdict(run.root) if run.was_examined else Text("not evaluated: the recording holds no rows")
-        parts.append(f"{inert(run.name)}\n{to_text(verdict)}{to_text(render_depth(run))}")
+        parts.append(f"{inert(run.name)}\n{to_text(_verdict(run))}{to_text(render_depth(run))}")
     return "\n".join(parts).encode()
+
+
+def _verdict(run: RunView) -> Text:
+    if not run.was_examined:
+        return Text("not evaluated: the recording holds no rows")
+    if run.root is None and not run.looks_healthy:
+        return Text(f"No cause found, yet {inert(run.doubt)}.")
+    return render_verdict(run.root)
 
 
 RENDERERS = (

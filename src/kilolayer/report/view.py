@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
+from kilolayer.diagnosis.evidence import Evidence
 from kilolayer.diagnosis.finding import Finding
 from kilolayer.recording import Recording
 
@@ -72,6 +74,7 @@ class RunView:
         findings: all findings.
         summary: ordered label -> value: loss, accuracy, seconds, outcome.
         predictions: theory's curves along the depth at step 0.
+        not_evaluated: rules that had too little to go by, and why.
 
     Example:
         >>> from kilolayer.recording import RecordingWriter
@@ -86,6 +89,7 @@ class RunView:
     findings: tuple[Finding, ...] = ()
     summary: Mapping[str, SummaryValue] = field(default_factory=dict)
     predictions: tuple[Prediction, ...] = ()
+    not_evaluated: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "findings", tuple(self.findings))
@@ -99,8 +103,24 @@ class RunView:
 
     @property
     def looks_healthy(self) -> bool:
-        """Whether nothing was found and the outcome, where the summary has one, is that the run trains."""
-        return self.root is None and self.was_examined and self.summary.get("outcome", "trains") == "trains"
+        """Whether nothing was found, and there is no :attr:`doubt` that there is nothing to find."""
+        return self.root is None and self.was_examined and not self.doubt
+
+    @cached_property
+    def doubt(self) -> str:
+        """Why a run without a finding is not called healthy; empty where it may be."""
+        outcome = self.summary.get("outcome")
+        if outcome is not None:
+            return "" if outcome == "trains" else f"the outcome is {outcome}"
+        evidence = Evidence(self.recording)
+        if evidence.nonfinite_step is not None:
+            return f"the loss is not finite at step {evidence.nonfinite_step}"
+        if evidence.trains is False:
+            return f"the loss went from {evidence.initial_loss:.3g} to {evidence.final_loss:.3g} only"
+        if self.not_evaluated:
+            several = len(self.not_evaluated) > 1
+            return f"{len(self.not_evaluated)} rule{'s' if several else ''} could not be evaluated"
+        return ""
 
     @property
     def other_findings(self) -> tuple[Finding, ...]:

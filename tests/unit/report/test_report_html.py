@@ -12,8 +12,9 @@ import pytest
 from report_runs import HOSTILE, empty, exploding, finding, healthy, hostile, recording, vanishing
 
 from kilolayer.recording import Recording, RecordingWriter
-from kilolayer.report import Prediction, RunView, render_html
+from kilolayer.report import Prediction, Report, RunView, render_html
 from kilolayer.report.page import MAX_DRAWN_RUNS, build_page
+from kilolayer.report.renderers import RENDERERS
 
 VOID = {"meta", "input", "br", "link", "img", "hr"}
 MEGABYTES = 1e6
@@ -197,8 +198,33 @@ def test_what_a_run_lacks_is_named_in_its_card():
 
 def test_a_stuck_run_without_finding_is_not_called_healthy():
     _, page = page_of(RunView("stuck", healthy().recording, summary={"outcome": "stuck"}))
-    assert "no finding Nothing stands out, yet the outcome is stuck ." in page.text
+    assert "no finding No cause found, yet the outcome is stuck ." in page.text
     assert "healthy" not in page.text
+
+
+@pytest.mark.parametrize(
+    ("loss", "not_evaluated", "doubt"),
+    [
+        (lambda step: 2.3 if step < 3 else np.nan, {}, "the loss is not finite at step 3"),
+        (lambda step: 2.3 - 1e-3 * step, {}, "the loss went from 2.3 to 2.3 only"),
+        (None, {"skip_missing": "no blocks"}, "1 rule could not be evaluated"),
+    ],
+)
+def test_a_run_that_nobody_could_call_healthy_is_not(loss, not_evaluated, doubt):
+    made = recording(lambda block, step: 1.0, loss=loss) if loss else no_losses()
+    run = RunView("mine", made, not_evaluated=not_evaluated)
+    assert run.doubt == doubt
+    _, page = page_of(run)
+    assert "healthy" not in page.text
+    assert doubt in page.text
+    text = next(one for one in RENDERERS if one.name == "text")
+    assert f"No cause found, yet {doubt}." in text.render(Report([run], "t", "s")).decode()
+
+
+def no_losses():
+    writer = RecordingWriter()
+    writer.add(0, "b", "activation", "rms", 1.0)
+    return writer.close()
 
 
 def test_no_run_at_all_is_said():
