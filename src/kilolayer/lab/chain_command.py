@@ -31,8 +31,7 @@ def run_command(runs: tuple[ChainRun, ...], out: Path, *, jobs: int, as_json: bo
         seeds = sorted({run.seed for run in finished_runs(experiment, out)})
         settings = {"blocks": runs[0].num_blocks, "width": runs[0].width, "seeds": seeds}
         print(to_json({"format": 1, **settings, "rows": [row.to_json() for row in rows]}))
-        return finished
-    if rows:
+    elif rows:
         _show(experiment, out)
     if not finished:
         count = len(finished_runs(experiment, out))

@@ -32,8 +32,7 @@ def run_command(data: str, searches: tuple[Search, ...], out: Path, *, jobs: int
             "sentence": sentence(group(results)) if results else None,
         }
         print(to_json({"format": 1} | said))
-        return finished
-    if results:
+    elif results:
         from kilolayer.lab.depth_pictures import save_picture
         from kilolayer.lab.lr_tolerance_pictures import draw_tolerance
         from kilolayer.lab.lr_tolerance_tables import print_results

@@ -28,8 +28,7 @@ def run_command(data: str, runs: tuple[DepthRun, ...], out: Path, *, jobs: int, 
     standings = rank(results) if results else []
     if as_json:
         print(to_json({"format": 1, "runs": [to_json_record(one) for one in results]} | _said(standings)))
-        return finished
-    if standings:
+    elif standings:
         from kilolayer.lab.rules_tables import print_results
 
         print_results(standings, Console())

@@ -29,8 +29,7 @@ def run_command(runs: tuple[UpdateRun, ...], out: Path, *, jobs: int, as_json: b
         from kilolayer.report import to_json
 
         print(to_json({"format": 1, "runs": [to_record(run, found[run]) for run in runs if run in found]}))
-        return finished
-    if found:
+    elif found:
         _show(experiment, out)
     if not finished:
         print(f"Stopped with {len(found)} of {len(runs)} runs finished; the same command continues.", file=sys.stderr)

@@ -27,8 +27,7 @@ def run_command(data: str, runs: tuple[WiringRun, ...], out: Path, *, jobs: int,
         from kilolayer.report import to_json
 
         print(to_json({"format": 1, "runs": [to_record(result) for result in results]}))
-        return finished
-    if results:
+    elif results:
         from kilolayer.lab.wirings_report import save_reports, sentence
         from kilolayer.lab.wirings_tables import print_results
 
