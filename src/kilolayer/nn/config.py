@@ -8,7 +8,7 @@ from kilolayer.init import get_base_rule
 from kilolayer.nn.activations import Activation
 from kilolayer.nn.checkpointing import Segment, check_segment
 from kilolayer.nn.norms import EPS
-from kilolayer.nn.options import LayerOptions, check_counts
+from kilolayer.nn.options import LayerOptions, check_counts, check_flags, check_numbers
 from kilolayer.nn.positions import check_positions
 from kilolayer.nn.stated_scale import check_skip_scale, with_skip_scale
 from kilolayer.schemes import Depth, Scheme, get_scheme
@@ -39,6 +39,7 @@ class TransformerConfig:
     Raises:
         ValueError: a size below 1, sizes that do not fit, an unknown name, a tied head under a scheme that starts
             the head at zero, or a stated skip scale that does not fit the depth.
+        TypeError: an argument of another kind.
 
     Example:
         >>> config = TransformerConfig(vocab_size=100, width=64, num_heads=4, decoder_layers=48)
@@ -72,6 +73,11 @@ class TransformerConfig:
 
     def __post_init__(self) -> None:
         check_counts(vocab_size=self.vocab_size)
+        if not isinstance(self.scheme, (str, Scheme)):
+            raise TypeError(f"scheme must be a Scheme or its name, got {self.scheme!r}")
+        check_flags(tied_head=self.tied_head, skip_scale_is_meant=self.skip_scale_is_meant)
+        if self.skip_scale is not None:
+            check_numbers(skip_scale=self.skip_scale)
         if self.target_vocab_size is not None:
             check_counts(target_vocab_size=self.target_vocab_size)
         self._check_skip_scale()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +36,8 @@ class LayerOptions:
 
     Raises:
         ValueError: a size below 1, heads that do not divide what they must, a dropout outside [0, 1), an
-            unknown norm or activation.
+            negative or infinite ``norm_eps``, an unknown norm or activation.
+        TypeError: a size that is no int, a number that is none, a flag that is neither true nor false.
     """
 
     width: int
@@ -67,6 +69,15 @@ class LayerOptions:
                     f"{self.num_heads} query heads cannot be shared out among num_kv_heads={self.num_kv_heads}; "
                     "use a divisor"
                 )
+        check_numbers(norm_eps=self.norm_eps, dropout=self.dropout)
+        check_flags(
+            bias=self.bias,
+            qk_norm=self.qk_norm,
+            batch_first=self.batch_first,
+            recompute_activations=self.recompute_activations,
+        )
+        if not 0 <= self.norm_eps < math.inf:
+            raise ValueError(f"norm_eps must be >= 0 and finite, got {self.norm_eps}")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be in [0, 1), got {self.dropout}")
         if self.norm not in LAYER_NORMS:
@@ -106,6 +117,20 @@ def check_counts(**counts: object) -> None:
             raise TypeError(f"{name} must be an int, got {value!r}")
         if value < 1:
             raise ValueError(f"{name} must be >= 1, got {value}")
+
+
+def check_numbers(**numbers: object) -> None:
+    """Raises ``TypeError`` unless every value is a real number."""
+    for name, value in numbers.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise TypeError(f"{name} must be a number, got {value!r}")
+
+
+def check_flags(**flags: object) -> None:
+    """Raises ``TypeError`` unless every value is true or false."""
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise TypeError(f"{name} must be True or False, got {value!r}")
 
 
 def _nearest_width(options: LayerOptions) -> int:
