@@ -82,7 +82,15 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         "I3", "plain-kaiming", 0.05, "gradients wander by 13/1.7 between blocks", grad_spread, lambda v: v > 2, (7.6,)
     ),
-    Claim("I3", "plain-kaiming", 0.05, "NaN or stuck at once: accuracy that chance explains", accuracy, diverged_or_untrained, ()),
+    Claim(
+        "I3",
+        "plain-kaiming",
+        0.05,
+        "NaN or stuck at once: accuracy that chance explains",
+        accuracy,
+        diverged_or_untrained,
+        (),
+    ),
     Claim("I3", "plain-kaiming", 0.005, "accuracy 29 % at best", accuracy, lambda v: v <= 35, (29.0,)),
     Claim("I4", "ln", 0.05, "std after each norm is 1.0", std_at(64), within(1.001, 1.0), (1.0,)),
     Claim("I4", "ln", 0.05, "gradient at block 1", grad_at(1), within(2, 0.26), (0.26,)),
