@@ -8,15 +8,13 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
-import time
 from collections.abc import Iterator
-from pathlib import Path
+
+from evidence import read_arguments, run_all
 
 from kilolayer.lab.chain_experiment import PARTS, ChainExperiment
 from kilolayer.lab.chain_run import ChainRun
-from kilolayer.lab.experiment import finished_runs, run_experiment
 
 DEEPER = ("growth", "products")
 
@@ -33,29 +31,11 @@ def experiments() -> Iterator[tuple[str, ChainExperiment]]:
     )
 
 
-def run(out: Path, jobs: int, only: str) -> bool:
-    """Carry out what is missing."""
-    for name, experiment in experiments():
-        if only not in name:
-            continue
-        started, before = time.perf_counter(), len(finished_runs(experiment, out / name))
-        if not run_experiment(experiment, out / name, jobs=jobs):
-            return False
-        new = len(experiment.runs) - before
-        print(f"{name}: {len(experiment.runs)} runs, {new} new, {time.perf_counter() - started:.0f} s", flush=True)
-    return True
-
-
 def main() -> int:
     """Run or write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("action", choices=("run", "write"))
-    parser.add_argument("--out", type=Path, default=Path("runs/chain-evidence"))
-    parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--only", default="", help="only experiments whose name contains this")
-    arguments = parser.parse_args()
+    arguments = read_arguments(__doc__, "runs/chain-evidence")
     if arguments.action == "run":
-        return 0 if run(arguments.out, arguments.jobs, arguments.only) else 130
+        return run_all(experiments(), arguments)
     from chain_page import write_page
 
     write_page(dict(experiments()), arguments.out)

@@ -9,16 +9,14 @@ One try of 60 steps at width 32 costs 2 s of a core at 16 layers, 8 s at 64 and 
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import sys
-import time
 from collections.abc import Iterator
-from pathlib import Path
+
+from evidence import read_arguments, run_all
 
 from kilolayer.lab.characters import STANDARD_LIBRARY
 from kilolayer.lab.depth_run import DepthRun
-from kilolayer.lab.experiment import finished_runs, run_experiment
 from kilolayer.lab.lr_tolerance import DEFAULT_LRS, DEFAULT_SCHEMES, Search
 from kilolayer.lab.lr_tolerance_experiment import ToleranceExperiment
 
@@ -60,29 +58,11 @@ def experiments() -> Iterator[tuple[str, ToleranceExperiment]]:
         yield f"{DEEP}-warmup{warmup}", experiment((DEEP,), (warmup,), lrs=DEEP_LRS, refinements=1)
 
 
-def run(out: Path, jobs: int, only: str) -> bool:
-    """Carry out what is missing."""
-    for name, one in experiments():
-        if only not in name:
-            continue
-        started, before = time.perf_counter(), len(finished_runs(one, out / name))
-        if not run_experiment(one, out / name, jobs=jobs):
-            return False
-        new = len(one.runs) - before
-        print(f"{name}: {len(one.runs)} searches, {new} new, {time.perf_counter() - started:.0f} s", flush=True)
-    return True
-
-
 def main() -> int:
     """Run or write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("action", choices=("run", "write"))
-    parser.add_argument("--out", type=Path, default=Path("runs/lr-tolerance-evidence"))
-    parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--only", default="", help="only experiments whose name contains this")
-    arguments = parser.parse_args()
+    arguments = read_arguments(__doc__, "runs/lr-tolerance-evidence")
     if arguments.action == "run":
-        return 0 if run(arguments.out, arguments.jobs, arguments.only) else 130
+        return run_all(experiments(), arguments)
     from lr_tolerance_page import write_page
 
     write_page(arguments.out)

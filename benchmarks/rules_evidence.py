@@ -9,16 +9,14 @@ One run at 48 layers and width 64 costs 45 s of a core, Muon's 65 s.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import sys
-import time
 from collections.abc import Iterator
-from pathlib import Path
+
+from evidence import read_arguments, run_all
 
 from kilolayer.lab.characters import STANDARD_LIBRARY
 from kilolayer.lab.depth_run import DepthRun
-from kilolayer.lab.experiment import finished_runs, run_experiment
 from kilolayer.lab.rules_experiment import DEFAULT_SCHEMES, RulesExperiment
 
 LAYERS = 48
@@ -45,29 +43,11 @@ def experiments() -> Iterator[tuple[str, RulesExperiment]]:
     yield "kaiming", experiment(FEW, 1, init="kaiming")
 
 
-def run(out: Path, jobs: int, only: str) -> bool:
-    """Carry out what is missing."""
-    for name, one in experiments():
-        if only not in name:
-            continue
-        started, before = time.perf_counter(), len(finished_runs(one, out / name))
-        if not run_experiment(one, out / name, jobs=jobs):
-            return False
-        new = len(one.runs) - before
-        print(f"{name}: {len(one.runs)} runs, {new} new, {time.perf_counter() - started:.0f} s", flush=True)
-    return True
-
-
 def main() -> int:
     """Run or write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("action", choices=("run", "write"))
-    parser.add_argument("--out", type=Path, default=Path("runs/rules-evidence"))
-    parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--only", default="", help="only experiments whose name contains this")
-    arguments = parser.parse_args()
+    arguments = read_arguments(__doc__, "runs/rules-evidence")
     if arguments.action == "run":
-        return 0 if run(arguments.out, arguments.jobs, arguments.only) else 130
+        return run_all(experiments(), arguments)
     from rules_page import write_page
 
     write_page(arguments.out)

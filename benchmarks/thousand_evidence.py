@@ -9,15 +9,13 @@ A run of 500 + 500 layers takes 400 steps of 3 to 4 s on one core, and 2.7 GiB; 
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import sys
-import time
 from collections.abc import Iterator
-from pathlib import Path
+
+from evidence import read_arguments, run_all
 
 from kilolayer.lab.depth_run import DepthRun
-from kilolayer.lab.experiment import finished_runs, run_experiment
 from kilolayer.lab.thousand_experiment import ThousandExperiment
 from kilolayer.lab.translation_data import NUMBER_WORDS
 
@@ -39,30 +37,11 @@ def experiments(data: str) -> Iterator[tuple[str, ThousandExperiment]]:
     yield "thousand", ThousandExperiment(data, large, vocab_size=2000, depth_samples=16)
 
 
-def run(data: str, out: Path, *, jobs: int, only: str) -> bool:
-    """Carry out what is missing."""
-    for name, one in experiments(data):
-        if only and name != only:
-            continue
-        started, before = time.perf_counter(), len(finished_runs(one, out / name))
-        if not run_experiment(one, out / name, jobs=jobs):
-            return False
-        new = len(one.runs) - before
-        print(f"{name}: {len(one.runs)} runs, {new} new, {time.perf_counter() - started:.0f} s", flush=True)
-    return True
-
-
 def main() -> int:
     """Run or write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("action", choices=("run", "write"))
-    parser.add_argument("--data", required=True, help="Tatoeba's pairs, deu-eng.zip")
-    parser.add_argument("--out", type=Path, default=Path("runs/thousand-evidence"))
-    parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--only", default="", help="the experiment of this name alone")
-    arguments = parser.parse_args()
+    arguments = read_arguments(__doc__, "runs/thousand-evidence", data="Tatoeba's pairs, deu-eng.zip")
     if arguments.action == "run":
-        return 0 if run(arguments.data, arguments.out, jobs=arguments.jobs, only=arguments.only) else 130
+        return run_all(experiments(arguments.data), arguments)
     from thousand_page import write_page
 
     write_page(arguments.data, arguments.out)

@@ -8,14 +8,12 @@
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import sys
-import time
 from collections.abc import Iterator
-from pathlib import Path
 
-from kilolayer.lab.experiment import finished_runs, run_experiment
+from evidence import read_arguments, run_all
+
 from kilolayer.lab.update_experiment import UpdateExperiment
 from kilolayer.lab.update_run import UpdateRun
 
@@ -60,29 +58,11 @@ def experiments() -> Iterator[tuple[str, UpdateExperiment]]:
     )
 
 
-def run(out: Path, jobs: int, only: str) -> bool:
-    """Carry out what is missing."""
-    for name, experiment in experiments():
-        if only not in name:
-            continue
-        started, before = time.perf_counter(), len(finished_runs(experiment, out / name))
-        if not run_experiment(experiment, out / name, jobs=jobs):
-            return False
-        new = len(experiment.runs) - before
-        print(f"{name}: {len(experiment.runs)} runs, {new} new, {time.perf_counter() - started:.0f} s", flush=True)
-    return True
-
-
 def main() -> int:
     """Run or write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("action", choices=("run", "write"))
-    parser.add_argument("--out", type=Path, default=Path("runs/update-evidence"))
-    parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--only", default="", help="only experiments whose name contains this")
-    arguments = parser.parse_args()
+    arguments = read_arguments(__doc__, "runs/update-evidence")
     if arguments.action == "run":
-        return 0 if run(arguments.out, arguments.jobs, arguments.only) else 130
+        return run_all(experiments(), arguments)
     from update_page import write_page
 
     write_page(dict(experiments()), arguments.out)

@@ -9,14 +9,12 @@
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import sys
-import time
 from collections.abc import Iterator
-from pathlib import Path
 
-from kilolayer.lab.experiment import finished_runs, run_experiment
+from evidence import read_arguments, run_all
+
 from kilolayer.lab.wirings import WIRINGS, WiringRun
 from kilolayer.lab.wirings_experiment import WiringsExperiment
 
@@ -58,31 +56,12 @@ def extensions(mnist: str) -> Iterator[tuple[str, WiringsExperiment]]:
         yield f"layer-{size}", WiringsExperiment(mnist, runs)
 
 
-def run(mnist: str, out: Path, jobs: int, only: str) -> bool:
-    """Carry out what is missing."""
-    for name, experiment in experiments(mnist):
-        if only not in name:
-            continue
-        folder = out / name
-        started, before = time.perf_counter(), len(finished_runs(experiment, folder))
-        if not run_experiment(experiment, folder, jobs=jobs):
-            return False
-        new = len(experiment.runs) - before
-        print(f"{name}: {len(experiment.runs)} runs, {new} new, {time.perf_counter() - started:.0f} s", flush=True)
-    return True
-
-
 def main() -> int:
     """Run or write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("action", choices=("run", "step-0", "write"))
-    parser.add_argument("--data", required=True, help="folder with the MNIST files")
-    parser.add_argument("--out", type=Path, default=Path("runs/evidence"))
-    parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--only", default="", help="only experiments whose name contains this")
-    arguments = parser.parse_args()
+    actions = ("run", "step-0", "write")
+    arguments = read_arguments(__doc__, "runs/evidence", actions=actions, data="folder with the MNIST files")
     if arguments.action == "run":
-        return 0 if run(arguments.data, arguments.out, arguments.jobs, arguments.only) else 130
+        return run_all(experiments(arguments.data), arguments)
     if arguments.action == "step-0":
         from wirings_coverage import measure_coverage
 
