@@ -1,23 +1,11 @@
 """``kilolayer lab chain`` as a user types it, in a process of its own."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
+from commands import kilolayer, no_constants
 
 SMALL = ["--part", "growth", "--part", "products", "--blocks", "4", "--width", "8", "--seeds", "2", "--jobs", "1"]
-
-
-def kilolayer(*arguments, timeout=300):
-    command = [sys.executable, "-W", "error", "-m", "kilolayer", *map(str, arguments)]
-    env = os.environ | {"COLUMNS": "80", "NO_COLOR": "1"}
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=env, check=False)
-
-
-def no_constants(name):
-    raise AssertionError(f"{name} is not JSON")
 
 
 @pytest.fixture(scope="module")

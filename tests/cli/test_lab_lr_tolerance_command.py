@@ -1,27 +1,15 @@
 """``kilolayer lab lr-tolerance`` as a user types it, in a process of its own."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
+from commands import kilolayer, no_constants
 
 from kilolayer.cli.main import main
 
 SMALL = ["--layers", "2", "--layers", "3", "--width", "16", "--steps", "12", "--batch-size", "4", "--length", "16"]
 GRID = ["--lr", "0.01", "--lr", "1e6", "--refinements", "1", "--warmup-steps", "0", "--warmup-steps", "2"]
 SCHEMES = ["--scheme", "pre-ln", "--scheme", "keel", "--jobs", "1"]
-
-
-def kilolayer(*arguments):
-    command = [sys.executable, "-m", "kilolayer", *map(str, arguments)]
-    env = os.environ | {"COLUMNS": "80", "NO_COLOR": "1"}
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, env=env, check=False)
-
-
-def no_constants(name):
-    raise AssertionError(f"{name} is not JSON")
 
 
 @pytest.fixture(scope="module")

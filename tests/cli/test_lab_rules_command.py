@@ -1,26 +1,14 @@
 """``kilolayer lab rules`` as a user types it, in a process of its own."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
+from commands import kilolayer, no_constants
 
 from kilolayer.cli.main import main
 
 SMALL = ["--layers", "6", "--width", "16", "--steps", "4", "--batch-size", "4", "--length", "16", "--jobs", "1"]
 SCHEMES = ["--scheme", "post-ln", "--scheme", "deepnorm", "--scheme", "deepnorm:per-stack"]
-
-
-def kilolayer(*arguments):
-    command = [sys.executable, "-m", "kilolayer", *map(str, arguments)]
-    env = os.environ | {"COLUMNS": "80", "NO_COLOR": "1"}
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, env=env, check=False)
-
-
-def no_constants(name):
-    raise AssertionError(f"{name} is not JSON")
 
 
 @pytest.fixture(scope="module")

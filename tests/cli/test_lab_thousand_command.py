@@ -1,13 +1,13 @@
 """``kilolayer lab thousand`` as a user types it, in a process of its own."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
 import time
 
 import pytest
+from commands import kilolayer, no_constants
 
 from kilolayer.cli.main import main
 from kilolayer.lab.training import CHECKPOINT
@@ -16,16 +16,6 @@ SMALL = [
     "--encoder-layers", "2", "--decoder-layers", "3", "--steps", "4", "--width", "16", "--batch-size", "8", "--jobs", "1",
     "--scheme", "deepnorm", "--scheme", "post-ln",
 ]  # fmt: skip
-
-
-def kilolayer(*arguments, timeout=300):
-    command = [sys.executable, "-m", "kilolayer", "lab", "thousand", *map(str, arguments)]
-    env = os.environ | {"COLUMNS": "80", "NO_COLOR": "1"}
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=env, check=False)
-
-
-def no_constants(name):
-    raise AssertionError(f"{name} is not JSON")
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +28,7 @@ def pairs(tmp_path_factory):
 @pytest.fixture(scope="module")
 def small_run(pairs, tmp_path_factory):
     out = tmp_path_factory.mktemp("lab") / "out"
-    done = kilolayer(*SMALL, "--data", pairs, "--out", out)
+    done = kilolayer("lab", "thousand", *SMALL, "--data", pairs, "--out", out)
     assert done.returncode == 0, done.stderr
     return out, done.stdout
 
@@ -63,7 +53,7 @@ def test_tables_sentence_and_picture(small_run):
 
 def test_json_is_the_contract_and_nothing_else(small_run, pairs):
     out, _ = small_run
-    done = kilolayer(*SMALL, "--data", pairs, "--out", out, "--json")
+    done = kilolayer("lab", "thousand", *SMALL, "--data", pairs, "--out", out, "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout, parse_constant=no_constants)
     assert found["format"] == 1
@@ -82,7 +72,7 @@ def test_json_is_the_contract_and_nothing_else(small_run, pairs):
 
 
 def test_options_are_the_frozen_ones():
-    text = kilolayer("--help").stdout
+    text = kilolayer("lab", "thousand", "--help").stdout
     found = {word.rstrip(",:") for word in text.split() if word.startswith("--")}
     assert found == {
         "--encoder-layers", "--decoder-layers", "--scheme", "--lr", "--steps", "--width", "--batch-size", "--warmup-steps",
@@ -128,14 +118,14 @@ def test_a_mistake_is_one_line_and_exit_status_2(pairs, tmp_path, capsys, argume
 def test_a_bad_line_of_the_file_is_named(tmp_path):
     path = tmp_path / "pairs.tsv"
     path.write_text("Go.\tGeh.\nHi. Hallo.\n", encoding="utf-8")
-    done = kilolayer(*SMALL, "--data", path, "--out", tmp_path / "out")
+    done = kilolayer("lab", "thousand", *SMALL, "--data", path, "--out", tmp_path / "out")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"kilolayer: {path} line 2 has no tab between source and target: 'Hi. Hallo.'\n"
 
 
 def test_ctrl_c_shows_unfinished_runs_and_the_same_command_continues_exactly(pairs, tmp_path):
     arguments = [*SMALL[:-2], "--steps", "300", "--data", str(pairs), "--json"]
-    straight = json.loads(kilolayer(*arguments, "--out", tmp_path / "straight").stdout)["runs"][0]
+    straight = json.loads(kilolayer("lab", "thousand", *arguments, "--out", tmp_path / "straight").stdout)["runs"][0]
     command = [sys.executable, "-m", "kilolayer", "lab", "thousand", *arguments, "--out", str(tmp_path / "out")]
     process = subprocess.Popen(
         command,
@@ -157,6 +147,6 @@ def test_ctrl_c_shows_unfinished_runs_and_the_same_command_continues_exactly(pai
     assert [run["outcome"] for run in stopped] == ["unfinished"]
     assert 0 < stopped[0]["steps_done"] < 300
     assert stopped[0]["losses"] == straight["losses"][: stopped[0]["steps_done"]]
-    resumed = json.loads(kilolayer(*arguments, "--out", tmp_path / "out").stdout)["runs"][0]
+    resumed = json.loads(kilolayer("lab", "thousand", *arguments, "--out", tmp_path / "out").stdout)["runs"][0]
     for key in ("losses", "grad_norm_by_branch", "dev_loss", "encoder_use", "layer_skips", "bleu"):
         assert resumed[key] == straight[key]

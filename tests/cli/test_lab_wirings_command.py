@@ -1,25 +1,15 @@
 """``kilolayer lab wirings`` as a user types it, in a process of its own."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
 import time
 
 import pytest
+from commands import kilolayer, no_constants
 
 SMALL = ["--blocks", "3", "--width", "8", "--steps", "4", "--batch-size", "16", "--jobs", "1"]
-
-
-def kilolayer(*arguments, timeout=300, **options):
-    command = [sys.executable, "-m", "kilolayer", *map(str, arguments)]
-    env = os.environ | {"COLUMNS": "80", "NO_COLOR": "1"}
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=env, check=False, **options)
-
-
-def no_constants(name):
-    raise AssertionError(f"{name} is not JSON")
 
 
 @pytest.fixture(scope="module")
