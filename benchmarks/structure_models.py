@@ -45,8 +45,8 @@ def main(parts: Sequence[str]) -> int:
 def examine(case: Case) -> tuple[str, list[str]]:
     """The verdict on one model, and what is worth a line of its own."""
     torch.manual_seed(0)
-    if case.library and importlib.util.find_spec(case.library) is None:
-        return "not built", [f"{case.library} is not installed"]
+    if case.package and importlib.util.find_spec(case.package) is None:
+        return "not built", [f"{case.package} is not installed"]
     try:
         model, inputs = case.build()
     except Exception as error:  # any library may refuse for any reason of its own

@@ -25,7 +25,7 @@ class Case:
     final_norm: str | None = None
     skips: tuple[float | str, ...] = (1.0,)
     scales: tuple[float | str, ...] = (1.0,)
-    library: str = ""
+    package: str = ""
     hard: str = ""
 
     def __str__(self) -> str:

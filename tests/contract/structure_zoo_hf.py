@@ -47,7 +47,7 @@ def case(name: str, model: str, placements: tuple[str, ...], final: str | None =
         partial(build, model, stem, inputs, **options),
         placements,
         final,
-        library="transformers",
+        package="transformers",
         **labels,
     )
 

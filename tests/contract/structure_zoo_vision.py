@@ -84,19 +84,19 @@ def x_case(name: str, placements: tuple[str, ...], final: str | None, **options:
         partial(x_transformer, **options),
         placements,
         final,
-        library="x_transformers",
+        package="x_transformers",
         **labels,
     )
 
 
 def timm_case(name: str, placements: tuple[str, ...], final: str | None = None, **options: Any) -> Case:
     labels = {key: options.pop(key) for key in ("skips", "scales", "hard") if key in options}
-    return Case(f"timm {name}", partial(timm_model, name, **options), placements, final, library="timm", **labels)
+    return Case(f"timm {name}", partial(timm_model, name, **options), placements, final, package="timm", **labels)
 
 
 def vision_case(name: str, placements: tuple[str, ...], final: str | None = None, **options: Any) -> Case:
     build = partial(torchvision_model, name, **options)
-    return Case(f"torchvision {name}", build, placements, final, library="torchvision")
+    return Case(f"torchvision {name}", build, placements, final, package="torchvision")
 
 
 POST, PRE = ("post",) * 6, ("pre",) * 6
@@ -109,7 +109,7 @@ TRANSFORMER_LIBRARY_CASES = (
         POST,
         None,
         (6**0.25,),
-        library="torchscale",
+        package="torchscale",
     ),
     Case(
         "torchscale both, DeepNorm",
@@ -117,14 +117,14 @@ TRANSFORMER_LIBRARY_CASES = (
         ("post",) * 15,
         None,
         (0.81 * (3**4 * 3) ** (1 / 16), 9**0.25),
-        library="torchscale",
+        package="torchscale",
     ),
     Case(
         "torchscale encoder, sub-LN",
         partial(torchscale_encoder, subln=True),
         ("pre+inner",) * 6,
         "layer",
-        library="torchscale",
+        package="torchscale",
     ),
     x_case("post, skip 1.9", POST, None, skips=(1.9,), pre_norm=False, scale_residual_constant=1.9),
     x_case("sandwich", ("pre+end",) * 6, "layer", sandwich_norm=True),
@@ -137,7 +137,7 @@ TRANSFORMER_LIBRARY_CASES = (
 VISION_CASES = (
     timm_case("resnet18", ("end",) * 8),
     timm_case("vit_tiny_patch16_224", PRE, "layer", **PATCHES),
-    Case("timm MLP-Mixer", mixer, PRE, "layer", library="timm"),
+    Case("timm MLP-Mixer", mixer, PRE, "layer", package="timm"),
     timm_case("cait_xxs24_224", ("pre",) * 9, "layer", scales=("learned",), **{**PATCHES, "depth": 3}),
     timm_case("convnext_atto", ("none",) * 12, "layer", scales=("learned",), depths=(2, 2, 6, 2), dims=(8, 8, 16, 16)),
     timm_case("efficientnet_b0", ("end",) * 9),
@@ -147,7 +147,7 @@ VISION_CASES = (
     # Its attention gain of 2 stands right before its alpha of 0.2.
     timm_case("nfnet_f0", ("none",) * 12, scales=(0.4,), size=64),
     timm_case("dm_nfnet_f0", ("none",) * 12, scales=("learned",), size=64),
-    Case("timm ConvMixer", convmixer, ("end",) * 3, library="timm"),
+    Case("timm ConvMixer", convmixer, ("end",) * 3, package="timm"),
     # Its affine layers are no norms.
     timm_case("resmlp_12_224", ("none",) * 24, scales=("learned",), size=224),
     timm_case(

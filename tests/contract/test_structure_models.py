@@ -31,7 +31,7 @@ def test_models_of_libraries(case):
     mend_torchvision()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what other libraries deprecate among themselves
-        pytest.importorskip(case.library)
+        pytest.importorskip(case.package)
         torch.manual_seed(0)
         model, inputs = case.build()
         assert found_in(read_structure(model, inputs)) == expected_of(case)
