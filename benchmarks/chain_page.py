@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 import kilolayer
-from kilolayer.lab.chain_experiment import PARTS, ChainExperiment, Row, load_rows
+from kilolayer.lab.chain_experiment import PARTS, ChainExperiment, Row, get_part, load_rows
 from kilolayer.lab.chain_picture import draw_png
 from kilolayer.lab.chain_tables import sentence
 from kilolayer.report import format_number, format_range
@@ -26,7 +26,7 @@ def write_page(experiments: dict[str, ChainExperiment], out: Path) -> None:
     parts = {"provenance": provenance(experiments, rows)}
     for part in PARTS:
         parts[part.name] = "\n\n".join(
-            f"{one.runs[0].num_blocks} blocks, width {one.runs[0].width}:\n\n{part_table(mine)}"
+            f"{one.runs[0].num_blocks} blocks, width {one.runs[0].width}:\n\n{part_tables(mine)}"
             for name, one in experiments.items()
             if (mine := [row for row in rows[name] if row.part == part.name])
         )
@@ -52,17 +52,32 @@ def provenance(experiments: dict[str, ChainExperiment], rows: dict[str, list[Row
     )
 
 
-def part_table(rows: Sequence[Row]) -> str:
-    """One line per figure."""
-    lines = [["case", "quantity", "at", "theory", "95 % of draws", "measured (all seeds)", "as predicted"], ["---"] * 7]
-    for row in sorted(rows, key=lambda row: row.key.quantity):
-        value = low_high = "-"
-        if row.expected is not None:
-            value = format_number(row.expected.value)
-            if row.expected.low is not None and row.expected.high is not None:
-                low_high = format_range(row.expected.low, row.expected.high)
-        median = format_number(float(np.median(row.measured)))
-        measured = f"{median} ({format_range(min(row.measured), max(row.measured))})"
-        right = "-" if row.seeds_as_predicted is None else f"{row.seeds_as_predicted} of {len(row.measured)}"
-        lines.append([row.key.case, row.key.quantity, str(row.key.at), value, low_high, measured, right])
+def part_tables(rows: Sequence[Row]) -> str:
+    """One table per quantity: a line per case, a column per depth, width, batch size or initialization."""
+    return "\n\n".join(
+        quantity_table(quantity, [row for row in rows if row.key.quantity == quantity])
+        for quantity in dict.fromkeys(row.key.quantity for row in rows)
+    )
+
+
+def quantity_table(quantity: str, rows: Sequence[Row]) -> str:
+    """Measured median (range over seeds) and, behind an arrow, what theory says."""
+    part = get_part(rows[0].part)
+    columns = list(dict.fromkeys(part.column_of(row.key) for row in rows))
+    lines = [[f"**{quantity}**", *columns, "as predicted"], ["---"] * (len(columns) + 2)]
+    for name in dict.fromkeys(part.row_of(row.key) for row in rows):
+        at = {part.column_of(row.key): row for row in rows if part.row_of(row.key) == name}
+        counted = [row for row in at.values() if row.seeds_as_predicted is not None]
+        right = sum(row.seeds_as_predicted or 0 for row in counted)
+        count = f"{right} of {sum(len(row.measured) for row in counted)}" if counted else "-"
+        lines.append([name, *(cell(at[column]) for column in columns), count])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def cell(row: Row) -> str:
+    """A figure over all seeds, and theory's."""
+    middle = float(np.median(row.measured))
+    spread = format_range(min(row.measured), max(row.measured))
+    is_one = spread == format_range(middle, middle)
+    text = format_number(middle) if is_one else f"{format_number(middle)} ({spread})"
+    return text if row.expected is None else f"{text} → {format_number(row.expected.value)}"

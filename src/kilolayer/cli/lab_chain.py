@@ -12,7 +12,7 @@ def chain(
     part: list[str] = typer.Option(
         [],
         metavar="NAME",
-        help="gains, fixed-std, growth, products or batch-norm (repeatable); all by default.",
+        help="gains, rectangular, fixed-std, growth, products or batch-norm (repeatable); all by default.",
         show_default=False,
     ),
     blocks: int = typer.Option(64, help="Blocks in the networks."),
@@ -24,8 +24,9 @@ def chain(
 ) -> None:
     """Measure what theory says of deep chains at initialization: gains, growth, products of Jacobians, batch norm.
 
-    gains: variance by activation and initialization. fixed-std: std 0.02 against the width. growth: the residual
-    stream and I + J. products: how products of random Jacobians widen. batch-norm: what it owes to its batch.
+    gains: variance by activation and initialization. rectangular: the same up and down where widths change.
+    fixed-std: std 0.02 against the width. growth: the residual stream and I + J. products: how products of random
+    Jacobians widen. batch-norm: what it owes to its batch.
     """
     # Runs are one thread each, and --jobs is what fills the cores; NumPy's own threads would fight them.
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):

@@ -11,11 +11,12 @@ from kilolayer.lab.chain_batch_norm import BATCH_NORM
 from kilolayer.lab.chain_gains import FIXED, GAINS
 from kilolayer.lab.chain_growth import GROWTH
 from kilolayer.lab.chain_products import PRODUCTS
+from kilolayer.lab.chain_rectangular import RECTANGULAR
 from kilolayer.lab.chain_run import ChainPart, ChainRun, Expected, Key
 from kilolayer.lab.experiment import OnStep, finished_runs
 from kilolayer.schemes.suggest import unknown_name
 
-PARTS: tuple[ChainPart, ...] = (GAINS, FIXED, GROWTH, PRODUCTS, BATCH_NORM)
+PARTS: tuple[ChainPart, ...] = (GAINS, RECTANGULAR, FIXED, GROWTH, PRODUCTS, BATCH_NORM)
 CLOSE = 0.1
 """A figure is as predicted when a seed's comes this close to the value, relative to it, or lies in the band."""
 ZERO = 1e-6
