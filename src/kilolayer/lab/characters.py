@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kilolayer.train.text import read_text
+
 STANDARD_LIBRARY = "python-library"
 """The name of the default text."""
 
@@ -99,7 +101,7 @@ def load_characters(name_or_path: str = STANDARD_LIBRARY) -> Characters:
     """
     if name_or_path == STANDARD_LIBRARY:
         name = f"{STANDARD_LIBRARY}-{platform.python_version()}"
-        return to_characters("".join(_read(path, str(path)) for path in _library_files()), name)
+        return to_characters("".join(read_text(path, str(path)) for path in _library_files()), name)
     path = Path(name_or_path).expanduser()
     if path.is_dir():
         raise ValueError(f"data {name_or_path} is a folder; name one file of UTF-8 text")
@@ -107,7 +109,7 @@ def load_characters(name_or_path: str = STANDARD_LIBRARY) -> Characters:
         raise FileNotFoundError(
             f"there is no file {name_or_path!r}; data can be a file of UTF-8 text, or {STANDARD_LIBRARY!r}"
         )
-    return to_characters(_read(path, name_or_path), name_or_path)
+    return to_characters(read_text(path, name_or_path), name_or_path)
 
 
 def to_characters(text: str, name: str) -> Characters:
@@ -140,19 +142,3 @@ def _library_files() -> list[Path]:
             f"this Python has no {missing[0]} to read; give a text of your own with data, a file of UTF-8 text"
         )
     return paths
-
-
-def _read(path: Path, name: str) -> str:
-    """The text of a file."""
-    content = path.read_bytes()
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise ValueError(
-            f"{name}: line {line} is not UTF-8 (byte 0x{content[error.start]:02x}); save the file as UTF-8"
-        ) from error
-    if (place := text.find("\0")) >= 0:
-        line = text.count("\n", 0, place) + 1
-        raise ValueError(f"{name}: line {line} holds a NUL character, which no text has; name a file of UTF-8 text")
-    return text.replace("\r\n", "\n").replace("\r", "\n")

@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kilolayer.lab.translation_batches import Batch
-from kilolayer.lab.translation_tokens import PAD
 from kilolayer.nn import Seq2Seq
+from kilolayer.train.pair_batches import Batch
+from kilolayer.train.subwords import PAD
 
 STACKS = ("encoder", "decoder")
 

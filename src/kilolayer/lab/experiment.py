@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from kilolayer.lab.pool import OnProgress, Task, in_parallel, in_turn
+from kilolayer.train.folder_lock import lock_folder
 
 FORMAT = 1
 RESULT = "result.json"
@@ -147,7 +147,7 @@ def run_experiment(
         raise ValueError(f"jobs must be >= 1, got {jobs}")
     data = experiment.load_data()
     open_folder(experiment, folder, experiment.data_check(data))
-    with _locked(folder):
+    with lock_folder(folder, name="--out"):
         done = finished_runs(experiment, folder)
         missing = [run for run in experiment.runs if run not in done]
         steps_done = sum(run.num_steps for run in done)
@@ -185,21 +185,3 @@ def _carry_out(experiment: Experiment[Any], run: Run, folder: Path, data: Any, o
     named = folder / run.folder_name
     shutil.rmtree(named, ignore_errors=True)  # of an earlier try, without a result
     os.replace(unfinished, named)
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """One process at a time; the lock goes with the process, however it ends."""
-    try:
-        import fcntl
-    except ImportError:  # Windows: two commands in one folder are up to the user there
-        yield
-        return
-    with (folder / ".lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise ValueError(
-                f"--out {folder} is in use by another process; wait for it or name another folder"
-            ) from error
-        yield

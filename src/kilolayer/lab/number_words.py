@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kilolayer.lab.pairs import Pair
+from kilolayer.train.pairs import Pair
 
 MISSING_EXTRA = "number words need num2words: pip install 'kilolayer[lab]'"
 COUNT = 10_000

@@ -13,11 +13,12 @@ from kilolayer.lab.depth_run import DepthRun, count_parameters
 from kilolayer.lab.effective_depth import STACKS, effective_depth, measure_skips
 from kilolayer.lab.experiment import OnStep
 from kilolayer.lab.training import remove_checkpoint, train_run
-from kilolayer.lab.translation_batches import Batches, make_batch, token_losses
-from kilolayer.lab.translation_bleu import NUM_SENTENCES, measure_bleu, translate
+from kilolayer.lab.translation_bleu import NUM_SENTENCES, translate
 from kilolayer.lab.translation_data import TranslationData
 from kilolayer.lab.translation_measures import measure_losses, unigram_entropy, unigram_loss
 from kilolayer.nn import Seq2Seq
+from kilolayer.train.pair_batches import Batches, make_batch, token_losses
+from kilolayer.train.scores import measure_bleu
 
 SKIP_PAIRS = 32
 """Held-out pairs on which layers are skipped."""

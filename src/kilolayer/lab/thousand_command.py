@@ -11,8 +11,8 @@ from rich.console import Console
 from kilolayer.lab.progress import run_with_progress
 from kilolayer.lab.thousand_experiment import ThousandExperiment
 from kilolayer.lab.thousand_results import ThousandResult, load_results, sentence, to_json_record
-from kilolayer.lab.translation_tokens import LEAST_VOCABULARY
 from kilolayer.report import to_json
+from kilolayer.train.subwords import LEAST_VOCABULARY
 
 PICTURE = "thousand.png"
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from kilolayer.lab.depth_run import DepthRun
 from kilolayer.lab.experiment import OnStep
-from kilolayer.lab.pairs import PairSplit
 from kilolayer.lab.thousand import run_thousand
 from kilolayer.lab.translation_data import cached_data, check_split, load_split
+from kilolayer.train.pairs import PairSplit
 
 
 @dataclass(frozen=True)

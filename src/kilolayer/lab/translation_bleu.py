@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from kilolayer.lab.translation_batches import make_batch
 from kilolayer.lab.translation_data import TranslationData
-from kilolayer.lab.translation_tokens import END, PAD, START
 from kilolayer.nn import Seq2Seq
+from kilolayer.train.pair_batches import make_batch
+from kilolayer.train.subwords import END, PAD, START
 
-MISSING_EXTRA = "BLEU needs sacrebleu: pip install 'kilolayer[lab]'"
 NUM_SENTENCES = 64
 """Each token of a translation costs a pass through the decoder, so a few sentences must do."""
 
@@ -46,25 +45,3 @@ def translate(
 def _until_end(row: Tensor) -> list[int]:
     tokens = row.tolist()[1:]
     return tokens[: tokens.index(END)] if END in tokens else tokens
-
-
-def measure_bleu(translations: Sequence[str], references: Sequence[str], *, tokenize: str) -> tuple[float, str]:
-    """BLEU of a corpus, 0 to 100, and the signature that says how it was computed.
-
-    Args:
-        translations: one text per reference.
-        references: one per translation.
-        tokenize: ``"13a"`` for sentences, ``"char"`` where whole targets are single words.
-
-    Raises:
-        ImportError: sacrebleu (of the ``lab`` extra) is not installed.
-
-    Reference: Papineni et al. 2002; Post 2018, arXiv:1804.08771.
-    """
-    try:
-        from sacrebleu.metrics import BLEU
-    except ImportError as error:
-        raise ImportError(MISSING_EXTRA) from error
-    bleu = BLEU(tokenize=tokenize)
-    score = bleu.corpus_score(list(translations), [list(references)])
-    return float(score.score), str(bleu.get_signature())

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kilolayer.lab.number_words import number_word_pairs
-from kilolayer.lab.pairs import Pair, PairSplit, read_pairs, split_pairs
-from kilolayer.lab.translation_tokens import END, learn_tokenizer, load_tokenizer
+from kilolayer.train.pairs import Pair, PairSplit, read_pairs, split_pairs
+from kilolayer.train.subwords import END, learn_tokenizer, load_tokenizer
+from kilolayer.train.token_pairs import Ragged, TokenPairs
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -28,7 +29,7 @@ PARTS, SIDES = ("train", "dev", "test"), ("source", "target")
 
 
 def load_split(data: str, *, batch_size: int) -> PairSplit:
-    """Split pairs of ``"number-words"`` or of a file (see :func:`~kilolayer.lab.pairs.read_pairs`).
+    """Split pairs of ``"number-words"`` or of a file (see :func:`~kilolayer.train.pairs.read_pairs`).
 
     Raises:
         ValueError: fewer pairs than a batch and the two held-out parts need; and what reading the file raises.
@@ -46,42 +47,6 @@ def check_split(split: PairSplit) -> str:
     """A checksum of every pair, whatever file it was read from."""
     parts = (split.train, split.dev, split.test)
     return "-".join(f"{zlib.crc32(repr(part).encode()):08x}" for part in parts)
-
-
-@dataclass(frozen=True, eq=False)
-class Ragged:
-    """Token sequences behind each other: sequence i is ``flat[starts[i]:starts[i + 1]]``."""
-
-    flat: np.ndarray
-    starts: np.ndarray
-
-    @classmethod
-    def of(cls, sequences: Sequence[Sequence[int]]) -> Ragged:
-        """From lists of token ids."""
-        starts = np.cumsum([0, *(len(ids) for ids in sequences)], dtype=np.int64)
-        return cls(np.array([token for ids in sequences for token in ids], dtype=np.int32), starts)
-
-    def __len__(self) -> int:
-        return len(self.starts) - 1
-
-    def __getitem__(self, index: int) -> np.ndarray:
-        return self.flat[self.starts[index] : self.starts[index + 1]]
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """Tokens of each sequence."""
-        return np.diff(self.starts)
-
-
-@dataclass(frozen=True, eq=False)
-class TokenPairs:
-    """Sources and targets as tokens, without start or end."""
-
-    source: Ragged
-    target: Ragged
-
-    def __len__(self) -> int:
-        return len(self.source)
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from kilolayer.lab.translation_batches import Batch, make_batch, token_losses
 from kilolayer.lab.translation_data import TokenPairs, TranslationData
-from kilolayer.lab.translation_tokens import END
+from kilolayer.train.pair_batches import Batch, make_batch, token_losses
+from kilolayer.train.subwords import END
 
 OnPart = Callable[[], None]
 """Called between parts of a measurement; raises ``KeyboardInterrupt`` when it is time to stop."""

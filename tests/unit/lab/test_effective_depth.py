@@ -6,9 +6,9 @@ import torch.nn.functional as F
 
 from kilolayer.lab.depth_run import DepthRun
 from kilolayer.lab.effective_depth import effective_depth, measure_skips, sampled_layers
-from kilolayer.lab.translation_batches import make_batch
 from kilolayer.lab.translation_data import Ragged, TokenPairs
-from kilolayer.lab.translation_tokens import PAD
+from kilolayer.train.pair_batches import make_batch
+from kilolayer.train.subwords import PAD
 
 VOCAB = 12
 PAIRS = TokenPairs(Ragged.of([[4, 5, 6], [7, 8], [9, 10, 11, 4], [5, 7]]), Ragged.of([[6, 5], [8, 7, 4], [11], [4, 9]]))

@@ -7,9 +7,7 @@ import torch
 from kilolayer.lab import translation_data
 from kilolayer.lab.depth_run import DepthRun
 from kilolayer.lab.number_words import number_word_pairs
-from kilolayer.lab.pairs import PairSplit, split_pairs
-from kilolayer.lab.translation_batches import Batches, make_batch, token_losses
-from kilolayer.lab.translation_bleu import measure_bleu, translate
+from kilolayer.lab.translation_bleu import translate
 from kilolayer.lab.translation_data import (
     CACHE,
     Ragged,
@@ -20,7 +18,10 @@ from kilolayer.lab.translation_data import (
     load_split,
 )
 from kilolayer.lab.translation_measures import measure_losses, unigram_entropy, unigram_loss
-from kilolayer.lab.translation_tokens import END, PAD, START, UNKNOWN, learn_tokenizer
+from kilolayer.train.pair_batches import Batches, make_batch, token_losses
+from kilolayer.train.pairs import PairSplit, split_pairs
+from kilolayer.train.scores import measure_bleu
+from kilolayer.train.subwords import END, PAD, START, UNKNOWN, learn_tokenizer
 
 
 @pytest.fixture(scope="module")

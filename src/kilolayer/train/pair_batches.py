@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kilolayer.lab.translation_data import Ragged, TokenPairs
-from kilolayer.lab.translation_tokens import END, PAD, START
+from kilolayer.train.subwords import END, PAD, START
+from kilolayer.train.token_pairs import Ragged, TokenPairs
 
 
 class Batch(NamedTuple):

@@ -3,7 +3,7 @@ import zipfile
 import pytest
 
 from kilolayer.lab.number_words import number_word_pairs
-from kilolayer.lab.pairs import read_pairs, sentence_key, split_pairs
+from kilolayer.train.pairs import read_pairs, sentence_key, split_pairs
 
 CREDITS = "CC-BY 2.0 (France) Attribution: tatoeba.org #1 (CM) & #2 (Raizin)"
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kilolayer.lab.pairs import Pair
+from kilolayer.train.pairs import Pair
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -19,7 +19,7 @@ LEAST_VOCABULARY = 16
 LEARN_FROM = 20_000
 """Pairs, evenly spaced, that are enough to learn a vocabulary of thousands."""
 
-MISSING_EXTRA = "sub-word vocabularies need tokenizers: pip install 'kilolayer[lab]'"
+MISSING_EXTRA = "sub-word vocabularies need tokenizers: pip install 'kilolayer[train]'"
 
 
 def learn_tokenizer(pairs: Sequence[Pair], vocab_size: int) -> Tokenizer:
@@ -29,7 +29,7 @@ def learn_tokenizer(pairs: Sequence[Pair], vocab_size: int) -> Tokenizer:
 
     Raises:
         ValueError: ``vocab_size`` too small to hold characters at all.
-        ImportError: tokenizers (of the ``lab`` extra) is not installed.
+        ImportError: tokenizers (of the ``train`` extra) is not installed.
 
     Reference: Sennrich et al. 2016, arXiv:1508.07909.
     """
