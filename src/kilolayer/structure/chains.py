@@ -22,7 +22,7 @@ class Family:
         self._around = self._find_around()
         self.before = before
         self.chains = self._build_chains()
-        self._chain_at = {one.node: chain for chain in self.chains for one in chain}
+        self._number_at = {one.node: number for number, chain in enumerate(self.chains) for one in chain}
 
     def is_long(self, node: int) -> bool:
         """Whether the sum joins the stream with an older point of it, so that its branch is the stream itself."""
@@ -34,7 +34,11 @@ class Family:
 
     def chain_of(self, node: int) -> list[ResidualSum]:
         """The chain a sum belongs to."""
-        return self._chain_at[node]
+        return self.chains[self._number_at[node]]
+
+    def chain_number(self, node: int) -> int:
+        """The place of a sum's chain among all chains."""
+        return self._number_at[node]
 
     def _find_around(self) -> dict[int, list[ResidualSum]]:
         around: dict[int, list[ResidualSum]] = {one.node: [] for one in self.sums}

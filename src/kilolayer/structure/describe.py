@@ -41,7 +41,7 @@ def describe_branch(
         branch_path=None if maker is None else graph.calls[maker].path,
         activations=name_activations(signal, one.region),
         attention=read_attention(signal, one.region),
-        chain=next(number for number, chain in enumerate(family.chains) if one in chain),
+        chain=family.chain_number(one.node),
         confidence=placement.confidence,
     )
 
@@ -57,7 +57,7 @@ def _parameters(graph: Graph, factor: Factor) -> tuple[str, ...]:
 def _value(graph: Graph, factor: Factor) -> float | None:
     value = factor.constant
     for one in factor.parameters:
-        mean = graph.nodes[one].mean
+        mean = graph.mean(one)
         if mean is None:
             return None
         value *= mean

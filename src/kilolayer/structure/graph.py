@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 
 from kilolayer.structure import ops
+from kilolayer.structure.factors import read_mean
 from kilolayer.structure.record import Call
 
 Kind = Literal["data", "mask", "parameter", "constant", "random"]
@@ -47,7 +48,6 @@ class Node:
     name: str | None = None
     tensor: torch.Tensor | None = None
     mean: float | None = None
-    is_uniform: bool = False
     terms: tuple[Term, ...] = ()
     carrier: int | None = None
     constant: float = 1.0
@@ -109,6 +109,10 @@ class Graph:
         node = self.nodes[index]
         return node.op in ops.MATRICES and any(self.nodes[one].kind == "parameter" for one in node.inputs)
 
+    def mean(self, index: int) -> float | None:
+        """The mean of a node that no input had a part in; ``None`` where its numbers are not known."""
+        return mean_of(self.nodes, index)
+
     def parameter_names(self, index: int) -> tuple[str, ...]:
         """The parameters that went into a node made of parameters."""
         node = self.nodes[index]
@@ -122,3 +126,11 @@ class Graph:
         while self.nodes[index].op == "view" and self.nodes[index].is_whole:
             index = self.nodes[index].inputs[0]
         return index
+
+
+def mean_of(nodes: Sequence[Node], index: int) -> float | None:
+    """:meth:`Graph.mean`, for a graph in the making."""
+    node = nodes[index]
+    while node.mean is None and node.op in ops.WHOLE_VIEWS and node.inputs:
+        node = nodes[node.inputs[0]]
+    return read_mean(node.tensor) if node.mean is None and node.tensor is not None else node.mean

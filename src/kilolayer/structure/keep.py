@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import sys
 from collections.abc import Iterator
@@ -36,6 +37,19 @@ class Snapshots:
                 storage.resize_(saved.nbytes())
             storage.copy_(saved)
         self._saved.clear()
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """Within, Python looks for no reference cycles: the many small objects of a record would set it off again and
+    again, and each time it walks through everything the process holds."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from kilolayer.structure import ops
-from kilolayer.structure.graph import Graph, Kind, Node, Term
+from kilolayer.structure.graph import Graph, Kind, Node, Term, mean_of
 from kilolayer.structure.record import MERGE, Operation, Record, Ref, Value
 from kilolayer.structure.recorder import refs_in
 
@@ -56,7 +56,6 @@ class _Builder:
                 name=value.name,
                 tensor=value.tensor,
                 mean=value.mean,
-                is_uniform=value.is_uniform,
             )
         )
 
@@ -79,7 +78,6 @@ class _Builder:
             arguments=arguments,
             output=value.output,
             mean=value.mean,
-            is_uniform=value.is_uniform,
         )
         is_opaque = operation.namespace not in ("aten", "", "prim", "prims") or operation.name in ops.KNOWN_FUSED
         if is_opaque and operation.name not in ops.ATTENTION and node.kind == "data":
@@ -169,8 +167,8 @@ class _Builder:
         known = self._nodes[weight.value]
         if known.kind == "parameter":
             return self._sum(node, Term(start.value, 1.0, weight.value), Term(end.value, 1.0, weight.value))
-        if known.kind == "constant" and known.mean is not None:
-            return self._sum(node, Term(start.value, 1 - known.mean), Term(end.value, known.mean))
+        if known.kind == "constant" and (mean := mean_of(self._nodes, known.index)) is not None:
+            return self._sum(node, Term(start.value, 1 - mean), Term(end.value, mean))
         return node
 
     def _is_stack_of_two(self, node: Node) -> bool:
@@ -203,7 +201,7 @@ class _Builder:
         if factor is not None and factor.kind == "parameter":
             scaled.parameter = factor.index
         elif factor is None or factor.kind == "constant":
-            number = float(other) if factor is None else factor.mean
+            number = float(other) if factor is None else mean_of(self._nodes, factor.index)
             if number is not None and not (divides and number == 0):
                 scaled.constant = 1 / number if divides else number
         if not math.isfinite(scaled.constant):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from kilolayer.structure.depths import fit_depths
 from kilolayer.structure.describe import describe_branch
 from kilolayer.structure.graph import Graph
-from kilolayer.structure.keep import evaluated
+from kilolayer.structure.keep import collector_paused, evaluated
 from kilolayer.structure.match import match_schemes
 from kilolayer.structure.normal_form import build_graph
 from kilolayer.structure.norms import find_norms
@@ -25,15 +25,17 @@ from kilolayer.structure.structure import Structure
 from kilolayer.structure.sums import ResidualSum, find_sums
 
 
-def read_structure(model: nn.Module, inputs: Any) -> Structure:
+def read_structure(model: Any, inputs: Any = None) -> Structure:
     """The residual structure of any PyTorch model, read from one forward pass.
 
     The pass runs in evaluation mode with gradients enabled and leaves the model as found. Compiled parts run
     eagerly. Only the way taken through data-dependent control flow is seen.
 
     Args:
-        model: the model; on any device, the meta device too.
-        inputs: a tuple of positional inputs, a dictionary of keyword inputs, or one tensor.
+        model: the model, on any device, the meta device too; or a set-up, which is any object with a model as
+            ``.model`` and what it trains on as ``.batch``.
+        inputs: a tuple of positional inputs, a dictionary of keyword inputs, or one tensor. Of a set-up they are
+            ``batch[0]`` where the batch is a pair ``(inputs, targets)``, else the batch.
 
     Raises:
         TypeError: ``model`` is no module, or ``inputs`` none of the above.
@@ -45,7 +47,16 @@ def read_structure(model: nn.Module, inputs: Any) -> Structure:
         >>> len(structure.branches), structure.branches[0].norm_placement, structure.scheme
         (6, 'post', 'post-ln')
     """
-    return analyze(build_graph(record_forward(model, inputs)), model)
+    if not isinstance(model, nn.Module) and hasattr(model, "model") and hasattr(model, "batch"):
+        inputs = _inputs_in(model.batch) if inputs is None else inputs
+        model = model.model
+    with collector_paused():
+        return analyze(build_graph(record_forward(model, inputs)), model)
+
+
+def _inputs_in(batch: Any) -> Any:
+    is_pair = isinstance(batch, (tuple, list)) and len(batch) == 2
+    return batch[0] if is_pair else batch
 
 
 def record_forward(model: nn.Module, inputs: Any) -> Record:
@@ -57,7 +68,9 @@ def record_forward(model: nn.Module, inputs: Any) -> Record:
 
 def _split_inputs(model: nn.Module, inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if not isinstance(model, nn.Module):
-        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+        raise TypeError(
+            f"model must be a torch.nn.Module, or a set-up with one as .model and a .batch, got {type(model).__name__}"
+        )
     lazy = [name for name, one in model.named_parameters() if isinstance(one, nn.parameter.UninitializedParameter)]
     if lazy:
         raise ValueError(f"parameter {lazy[0]!r} has no shape yet; run the model once before its structure is read")

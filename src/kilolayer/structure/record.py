@@ -26,8 +26,8 @@ class Value:
     """One tensor at one moment: a write in place makes a new value.
 
     ``tensor`` is kept for what the model holds (parameters and buffers), never for activations.
-    ``mean`` is that of a small tensor that no model input had a part in, and ``is_uniform`` says whether all
-    its entries are equal.
+    ``mean`` is that of a small tensor that the pass made and no model input had a part in. A whole view has none of
+    its own: matrices are transposed by the thousand.
     """
 
     operation: int | None
@@ -39,7 +39,6 @@ class Value:
     name: str | None = None
     tensor: torch.Tensor | None = None
     mean: float | None = None
-    is_uniform: bool = False
 
 
 @dataclass(slots=True)

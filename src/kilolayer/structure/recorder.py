@@ -7,15 +7,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from kilolayer.structure import ops
 from kilolayer.structure.calls import CallStack
+from kilolayer.structure.factors import read_mean
 from kilolayer.structure.record import MERGE, Operation, Record, Ref, Source, Value
 from kilolayer.structure.schemas import base_name, name_arguments, tensors_in, written_tensors
 from kilolayer.structure.values import ValueTable
-
-LARGEST_CONSTANT = 16_384
-"""Entries; tensors without an input's part in them are looked at up to this size: it holds factors per channel."""
 
 
 class Recorder(TorchDispatchMode):
@@ -93,6 +92,8 @@ class Recorder(TorchDispatchMode):
         for position, tensor in enumerate(returned + silent):
             value = self._add(tensor, number, position, depends=depends)
             operation.outputs.append(value)
+            if not depends and (written or not (name in ops.WHOLE_VIEWS and tensor.is_floating_point())):
+                self.record.values[value].mean = read_mean(tensor)
             if any(tensor is one for one in written):
                 self._values.write(tensor, value)
             else:
@@ -101,8 +102,6 @@ class Recorder(TorchDispatchMode):
     def _add(self, tensor: Tensor, operation: int | None, output: int, *, depends: bool) -> int:
         is_float = tensor.is_floating_point() or tensor.is_complex()
         value = Value(operation, output, tuple(tensor.shape), is_float, depends)
-        if not depends:
-            value.mean, value.is_uniform = _look(tensor)
         self.record.values.append(value)
         return len(self.record.values) - 1
 
@@ -111,6 +110,8 @@ class Recorder(TorchDispatchMode):
         entry = self.record.values[value]
         entry.source, entry.name = source, name
         entry.tensor = tensor if source in ("parameter", "buffer") else None
+        if source == "unknown":
+            entry.mean = read_mean(tensor)
         self._values.put(tensor, value, made_here=False)
         return value
 
@@ -122,6 +123,8 @@ class Recorder(TorchDispatchMode):
         refs = {"written": Ref(written)} if old is None else {"old": Ref(old), "written": Ref(written)}
         depends = any(self.record.values[ref.value].depends_on_input for ref in refs.values())
         value = self._add(tensor, len(self.record.operations), 0, depends=depends)
+        if not depends:
+            self.record.values[value].mean = read_mean(tensor)
         self.record.operations.append(Operation(MERGE, "", dict(refs), [value], self._calls.current))
         return value
 
@@ -135,17 +138,3 @@ def refs_in(arguments: Any) -> list[Ref]:
     if isinstance(arguments, (list, tuple)):
         return [ref for argument in arguments for ref in refs_in(argument)]
     return []
-
-
-def _look(tensor: Tensor) -> tuple[float | None, bool]:
-    """Mean, and whether all entries are equal; ``None`` where the numbers are not there or too many to look at."""
-    # Meta tensors have no data, and reading that of a fake one is an error.
-    if type(tensor) not in (Tensor, nn.Parameter, nn.Buffer) or tensor.is_meta or tensor.layout is not torch.strided:
-        return None, False
-    if not 0 < tensor.numel() <= LARGEST_CONSTANT or tensor.is_complex():
-        return None, False
-    with _disable_current_modes(), torch.no_grad():
-        entries = tensor.detach().flatten()
-        if len(entries) == 1 or bool((entries == entries[0]).all()):
-            return float(entries[0]), True
-        return float(entries.double().mean()), False

@@ -1,5 +1,8 @@
 """Every way a model can be run: compiled, traced, checkpointed, fake, mixed precision, opaque."""
 
+import gc
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -53,7 +56,7 @@ def test_inputs_by_position_by_name_and_alone():
 @pytest.mark.parametrize(
     ("model", "inputs", "error", "message"),
     [
-        (lambda x: x, rows(), TypeError, "got function"),
+        (lambda x: x, rows(), TypeError, "or a set-up with one as .model and a .batch, got function"),
         (nn.Linear(2, 2), 3, TypeError, r"got int; for one input x pass \(x,\)"),
         (nn.LazyLinear(2), rows(), ValueError, "'weight' has no shape yet"),
     ],
@@ -61,6 +64,43 @@ def test_inputs_by_position_by_name_and_alone():
 def test_mistakes(model, inputs, error, message):
     with pytest.raises(error, match=message):
         read_structure(model, inputs)
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [(torch.randn(4, WIDTH), torch.zeros(4)), [torch.randn(4, WIDTH), None], (torch.randn(4, WIDTH),), torch.randn(4, 8),
+     ((torch.randn(4, WIDTH),), "targets"), {"input": torch.randn(4, WIDTH)}],
+    ids=["pair", "list", "no targets", "tensor", "several inputs", "by name"],
+)  # fmt: skip
+def test_a_set_up_is_read_with_the_inputs_of_its_batch(batch):
+    setup = SimpleNamespace(model=build(), batch=batch)
+    assert summary(read_structure(setup)) == EXPECTED
+
+
+def test_inputs_beside_a_set_up_come_first():
+    setup = SimpleNamespace(model=build(), batch="what only its loss understands")
+    assert summary(read_structure(setup, rows())) == EXPECTED
+    with pytest.raises(TypeError, match="got str"):
+        read_structure(setup)
+
+
+def test_reading_again_finds_the_same():
+    model, inputs = build(), rows()
+    assert len({repr(read_structure(model, inputs)) for _ in range(6)}) == 1
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_garbage_collector_is_left_as_found(enabled):
+    was_enabled = gc.isenabled()
+    try:
+        (gc.enable if enabled else gc.disable)()
+        read_structure(build(), rows())
+        assert gc.isenabled() is enabled
+        with pytest.raises(RuntimeError, match="normalized_shape"):
+            read_structure(build(), (torch.randn(4, WIDTH + 1),))
+        assert gc.isenabled() is enabled
+    finally:
+        (gc.enable if was_enabled else gc.disable)()
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # the compiler's own
