@@ -14,12 +14,12 @@ from kilolayer.theory.forward import compact_block, forward_blocks, run_branch
 from kilolayer.theory.hermite import Array
 from kilolayer.theory.output import OutputDraws, draw_outputs, normal_quantiles
 from kilolayer.theory.pairs import SamplePairs, checked_gram
-from kilolayer.theory.stream import BAND, exp_or_inf
+from kilolayer.theory.size_band import SizeBand
 from kilolayer.theory.walk import BackwardWalk, walk_back
 
 
 @dataclass(frozen=True)
-class GradientPrediction:
+class GradientPrediction(SizeBand):
     """The Frobenius norm of the weight gradient of every matrix of every block, at step 0.
 
     Attributes:
@@ -27,24 +27,6 @@ class GradientPrediction:
             matrices than others. Shape: ``(blocks, matrices)``.
         log_std: standard deviation of that logarithm. Shape: ``(blocks, matrices)``.
     """
-
-    log_median: Array
-    log_std: Array
-
-    @property
-    def median(self) -> Array:
-        """Median of the norm; ``inf`` past the range of float64."""
-        return exp_or_inf(self.log_median)
-
-    @property
-    def low(self) -> Array:
-        """Lower end of the 95 % band."""
-        return exp_or_inf(self.log_median - BAND * self.log_std)
-
-    @property
-    def high(self) -> Array:
-        """Upper end of the 95 % band."""
-        return exp_or_inf(self.log_median + BAND * self.log_std)
 
 
 def predict_weight_grads(

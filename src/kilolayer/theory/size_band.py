@@ -7,12 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from kilolayer.theory.hermite import Array
-from kilolayer.theory.stream import BAND, exp_or_inf
+
+BAND = 1.959964
+"""Standard normal deviations on either side that hold 95 %."""
 
 
 @dataclass(frozen=True)
 class SizeBand:
-    """The RMS of one tensor per position, over draws of the weights.
+    """A size per position, log-normal over draws of the weights.
 
     Attributes:
         log_median: natural logarithm of the median.
@@ -25,17 +27,17 @@ class SizeBand:
     @property
     def median(self) -> Array:
         """The median; ``inf`` or 0 past the range of float64."""
-        return exp_or_inf(self.log_median)
+        return _exp_or_inf(self.log_median)
 
     @property
     def low(self) -> Array:
         """Lower end of the 95 % band."""
-        return exp_or_inf(self.log_median - BAND * self.log_std)
+        return _exp_or_inf(self.log_median - BAND * self.log_std)
 
     @property
     def high(self) -> Array:
         """Upper end of the 95 % band."""
-        return exp_or_inf(self.log_median + BAND * self.log_std)
+        return _exp_or_inf(self.log_median + BAND * self.log_std)
 
     @property
     def rates(self) -> Array:
@@ -46,3 +48,8 @@ class SizeBand:
 def from_mean(log_means: Array, log_variances: Array) -> SizeBand:
     """The RMS of log-normal second moments, from the logarithms of their means; medians lie half the variance below."""
     return SizeBand(0.5 * (log_means - 0.5 * log_variances), 0.5 * np.sqrt(log_variances))
+
+
+def _exp_or_inf(values: Array) -> Array:
+    with np.errstate(over="ignore", under="ignore"):
+        return np.exp(values)

@@ -12,13 +12,11 @@ from kilolayer.theory.block import BlockSpec, has_norms
 from kilolayer.theory.forward import BlockTrace, forward_blocks
 from kilolayer.theory.hermite import Array
 from kilolayer.theory.pairs import SamplePairs, checked_gram
-
-BAND = 1.959964
-"""Standard normal deviations on either side that hold 95 %."""
+from kilolayer.theory.size_band import SizeBand
 
 
 @dataclass(frozen=True)
-class StreamPrediction:
+class StreamPrediction(SizeBand):
     """The standard deviation of the activations over all samples and units, after every block, at step 0.
 
     Attributes:
@@ -29,25 +27,8 @@ class StreamPrediction:
             median is the value to expect.
     """
 
-    log_median: Array
-    log_std: Array
     cosine: Array
     scatters: bool
-
-    @property
-    def median(self) -> Array:
-        """Median of the standard deviation; ``inf`` past the range of float64."""
-        return exp_or_inf(self.log_median)
-
-    @property
-    def low(self) -> Array:
-        """Lower end of the 95 % band."""
-        return exp_or_inf(self.log_median - BAND * self.log_std)
-
-    @property
-    def high(self) -> Array:
-        """Upper end of the 95 % band."""
-        return exp_or_inf(self.log_median + BAND * self.log_std)
 
 
 def predict_stream(blocks: Sequence[BlockSpec], gram: Array, *, batch_size: int | None = None) -> StreamPrediction:
@@ -102,9 +83,3 @@ def _read(trace: BlockTrace, pairs: SamplePairs) -> tuple[float, float, float]:
         log_variance += 0.5 * shared**2
     cosine = pairs.mean_between(pairs.cosines(signal.gram))
     return log_median, math.sqrt(max(log_variance, 0.0)), cosine
-
-
-def exp_or_inf(values: Array) -> Array:
-    """``exp(values)``, ``inf`` or 0 past the range of float64."""
-    with np.errstate(over="ignore", under="ignore"):
-        return np.exp(values)
