@@ -1,6 +1,7 @@
 """Blocks that take parts, not flags: norms, residual branches, and the networks built from them."""
 
 from kilolayer.nn.blocks import BridgedLayer, ChainBlock, FeedForward, Residual, ScaledNorm
+from kilolayer.nn.cache import AttentionCache
 from kilolayer.nn.causal_lm import CausalLM
 from kilolayer.nn.config import TransformerConfig
 from kilolayer.nn.decoder import TransformerDecoder
@@ -15,6 +16,7 @@ from kilolayer.nn.transformer import Transformer
 
 __all__ = [
     "NORMS",
+    "AttentionCache",
     "BridgedLayer",
     "CausalLM",
     "ChainBlock",

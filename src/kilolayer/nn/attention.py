@@ -5,6 +5,7 @@ Shape suffixes: B batch, T queries, S keys, H heads, G key and value heads, D wi
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kilolayer.nn.blocks import build_linear
+from kilolayer.nn.cache import AttentionCache
 from kilolayer.nn.masks import NO_MASK, AttentionMask
 from kilolayer.nn.positions import Rotation
 
@@ -64,9 +66,10 @@ class Attention(nn.Module):
         *,
         mask: AttentionMask = NO_MASK,
         rotation: Rotation | None = None,
+        cache: AttentionCache | None = None,
     ) -> Tensor:
         weight, bias = self.first_matrix(is_cross=memory is not None)
-        return self.finish(F.linear(x, weight, bias), memory, mask=mask, rotation=rotation)
+        return self.finish(F.linear(x, weight, bias), memory, mask=mask, rotation=rotation, cache=cache)
 
     def first_matrix(self, *, is_cross: bool) -> tuple[Tensor, Tensor | None]:
         """The matrix x meets first: packed query, key and value, or the query alone if they look elsewhere."""
@@ -75,35 +78,54 @@ class Attention(nn.Module):
         bias = self.in_proj_bias
         return self.in_proj_weight[: self.embed_dim], None if bias is None else bias[: self.embed_dim]
 
-    def finish(self, first: Tensor, memory: Tensor | None, *, mask: AttentionMask, rotation: Rotation | None) -> Tensor:
+    def finish(
+        self,
+        first: Tensor,
+        memory: Tensor | None,
+        *,
+        mask: AttentionMask,
+        rotation: Rotation | None,
+        cache: AttentionCache | None = None,
+    ) -> Tensor:
         """Everything behind the first matrix."""
-        mixed = self._attend(*self._heads(first, memory), mask, rotation)
+        q_BHTD, k_BGSD, v_BGSD = self._heads(first, memory, cache)
+        if rotation is not None:
+            q_BHTD, k_BGSD = rotation.apply(q_BHTD), rotation.apply(k_BGSD)
+        if cache is not None and memory is None:
+            k_BGSD, v_BGSD = cache.extend(self, k_BGSD, v_BGSD)
+        mixed = self._attend(q_BHTD, k_BGSD, v_BGSD, mask)
         if self.inner_norm is not None:
             mixed = self.inner_norm(mixed)
         return self.out_proj(mixed)
 
-    def _heads(self, first: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    def _heads(
+        self, first: Tensor, memory: Tensor | None, cache: AttentionCache | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         kv_width = self.num_kv_heads * self.head_dim
         if memory is None:
             q, k, v = first.split((self.embed_dim, kv_width, kv_width), dim=-1)
+            k_BGSD, v_BGSD = self._keys(k), self._split(v)
         else:
-            bias = None if self.in_proj_bias is None else self.in_proj_bias[self.embed_dim :]
-            kv = F.linear(memory, self.in_proj_weight[self.embed_dim :], bias)
-            q, (k, v) = first, kv.split((kv_width, kv_width), dim=-1)
-        q_BHTD, k_BGSD, v_BGSD = self._split(q), self._split(k), self._split(v)
-        if self.q_norm is not None and self.k_norm is not None:
-            q_BHTD, k_BGSD = self.q_norm(q_BHTD), self.k_norm(k_BGSD)
-        return q_BHTD, k_BGSD, v_BGSD
+            q = first
+            project = partial(self._project_memory, memory)
+            k_BGSD, v_BGSD = project() if cache is None else cache.of_memory(self, project)
+        q_BHTD = self._split(q)
+        return q_BHTD if self.q_norm is None else self.q_norm(q_BHTD), k_BGSD, v_BGSD
+
+    def _project_memory(self, memory: Tensor) -> tuple[Tensor, Tensor]:
+        bias = None if self.in_proj_bias is None else self.in_proj_bias[self.embed_dim :]
+        k, v = F.linear(memory, self.in_proj_weight[self.embed_dim :], bias).chunk(2, dim=-1)
+        return self._keys(k), self._split(v)
+
+    def _keys(self, k: Tensor) -> Tensor:
+        k_BGSD = self._split(k)
+        return k_BGSD if self.k_norm is None else self.k_norm(k_BGSD)
 
     def _split(self, x: Tensor) -> Tensor:
         heads = x.unflatten(-1, (-1, self.head_dim))
         return heads.transpose(1, 2) if self.batch_first else heads.permute(1, 2, 0, 3)
 
-    def _attend(
-        self, q_BHTD: Tensor, k_BGSD: Tensor, v_BGSD: Tensor, mask: AttentionMask, rotation: Rotation | None
-    ) -> Tensor:
-        if rotation is not None:
-            q_BHTD, k_BGSD = rotation.apply(q_BHTD), rotation.apply(k_BGSD)
+    def _attend(self, q_BHTD: Tensor, k_BGSD: Tensor, v_BGSD: Tensor, mask: AttentionMask) -> Tensor:
         mixed_BHTD = F.scaled_dot_product_attention(
             q_BHTD,
             k_BGSD,

@@ -7,9 +7,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kilolayer.init import apply_init, plan_init
+from kilolayer.nn.cache import AttentionCache
 from kilolayer.nn.config import TransformerConfig
 from kilolayer.nn.context import LayerContext
-from kilolayer.nn.masks import CAUSAL_MASK
+from kilolayer.nn.masks import causal_mask
 from kilolayer.nn.model_stack import ModelStack
 from kilolayer.nn.token_embedding import TokenEmbedding, build_head, rotation_for
 
@@ -21,7 +22,8 @@ class CausalLM(nn.Module):
         config: sizes, parts and scheme; ``decoder_layers`` is the depth.
         generator: source of the initial values; the same generator state gives the same values.
 
-    Shape: ``(batch, length) -> (batch, length, vocab_size)``, tokens int64.
+    Shape: ``(batch, length) -> (batch, length, vocab_size)``, tokens int64; behind those that an
+    :class:`~kilolayer.nn.AttentionCache` has seen, if one is given.
 
     Raises:
         ValueError: a config with encoder layers, or without decoder layers.
@@ -50,7 +52,12 @@ class CausalLM(nn.Module):
         self.head = build_head(config, config.vocab_size)
         apply_init(self, plan_init(self, config.resolved_scheme, base=config.base), generator=generator)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        x = self.embedding(tokens)
-        x = self.decoder(x, LayerContext(mask=CAUSAL_MASK, rotation=rotation_for(self.config, x)))
-        return F.linear(x, self.embedding.weight) if self.head is None else self.head(x)
+    def forward(self, tokens: Tensor, *, cache: AttentionCache | None = None) -> Tensor:
+        start = 0 if cache is None else cache.length
+        x = self.embedding(tokens, start)
+        mask = causal_mask(tokens.shape[1], start, tokens.device)
+        x = self.decoder(x, LayerContext(mask=mask, rotation=rotation_for(self.config, x, start), cache=cache))
+        if cache is not None:
+            cache.length += tokens.shape[1]
+        logits = F.linear(x, self.embedding.weight) if self.head is None else self.head(x)
+        return logits if self.config.logit_scale == 1 else self.config.logit_scale * logits

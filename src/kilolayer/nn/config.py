@@ -29,6 +29,7 @@ class TransformerConfig:
         max_length: longest sequence of learned positions, in tokens.
         target_vocab_size: tokens of the target, where source and target do not share an embedding.
         tied_head: whether the head's matrix is the embedding of the tokens it predicts.
+        logit_scale: factor of the logits; 1 unless a width transfer asks for less.
         base: base rule of the initial values, see :func:`kilolayer.init.plan_init`.
         checkpoint_every: see :class:`~kilolayer.nn.TransformerEncoder`.
         skip_scale: a scale stated by hand, of a single stack; it must be the scheme's at this depth.
@@ -66,6 +67,7 @@ class TransformerConfig:
     bias: bool = True
     qk_norm: bool = False
     base: str = "xavier"
+    logit_scale: float = 1.0
     recompute_activations: bool = True
     checkpoint_every: Segment = None
     skip_scale: float | None = None
@@ -75,6 +77,7 @@ class TransformerConfig:
         check_counts(vocab_size=self.vocab_size)
         if not isinstance(self.scheme, (str, Scheme)):
             raise TypeError(f"scheme must be a Scheme or its name, got {self.scheme!r}")
+        check_numbers(logit_scale=self.logit_scale)
         check_flags(tied_head=self.tied_head, skip_scale_is_meant=self.skip_scale_is_meant)
         if self.skip_scale is not None:
             check_numbers(skip_scale=self.skip_scale)

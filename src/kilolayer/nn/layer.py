@@ -104,7 +104,7 @@ class TransformerLayer(nn.Module):
 
     def run(self, x: Tensor, context: LayerContext = NO_CONTEXT) -> Tensor:
         """The layer's output, by the lean way where it is open."""
-        if can_run_lean(self):
+        if context.cache is None and can_run_lean(self):
             x, norm = run_lean(self, x, context)
             return x if norm is None else norm(x)
         layer_in = x
@@ -120,9 +120,9 @@ class TransformerLayer(nn.Module):
     forward = run
 
     def _branches(self, context: LayerContext) -> Iterator[Branch]:
-        yield lambda h: self.self_attn(h, mask=context.mask, rotation=context.rotation)
+        yield lambda h: self.self_attn(h, mask=context.mask, rotation=context.rotation, cache=context.cache)
         if self.attends_to_memory:
-            yield lambda h: self.multihead_attn(h, context.memory, mask=context.memory_mask)
+            yield lambda h: self.multihead_attn(h, context.memory, mask=context.memory_mask, cache=context.cache)
         yield self.feed_forward
 
     def feed_forward(self, h: Tensor) -> Tensor:

@@ -45,7 +45,7 @@ def run_layers(
         steps = [partial(_call_at, call, layer, context) for layer in layers]
         has_dropout = any(isinstance(module, nn.Dropout) and module.p > 0 for module in layers.modules())
         return run_segments(steps, x, every=checkpoint_every, has_dropout=has_dropout)
-    if can_hold_norms(layers, kind):
+    if context.cache is None and can_hold_norms(layers, kind):
         return run_held(list(layers), x, context)
     for layer in layers:
         x = call(layer, x, context)

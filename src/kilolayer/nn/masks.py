@@ -23,6 +23,16 @@ NO_MASK = AttentionMask()
 CAUSAL_MASK = AttentionMask(is_causal=True)
 
 
+def causal_mask(num_new: int, start: int, device: torch.device) -> AttentionMask:
+    """What ``num_new`` tokens may see, behind ``start`` others that all of them see."""
+    if not start:
+        return CAUSAL_MASK
+    if num_new == 1:
+        return NO_MASK
+    ones = torch.ones(num_new, start + num_new, dtype=torch.bool, device=device)
+    return AttentionMask(ones.tril(diagonal=start))
+
+
 def merge_masks(
     mask: Tensor | AttentionMask | None,
     key_padding_mask: Tensor | None = None,

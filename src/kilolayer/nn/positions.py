@@ -47,8 +47,8 @@ class SinusoidalPositions(nn.Module):
         self.width = width
         self._table: Tensor | None = None
 
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self._rows(x.shape[1], x.device).to(x.dtype)
+    def forward(self, x: Tensor, start: int = 0) -> Tensor:
+        return x + self._rows(start + x.shape[1], x.device)[start:].to(x.dtype)
 
     def _rows(self, length: int, device: torch.device) -> Tensor:
         # Not a buffer: the table follows from the width, so it belongs in no checkpoint.
@@ -73,14 +73,14 @@ class LearnedPositions(nn.Module):
         self.weight = nn.Parameter(torch.empty(max_length, width))
         self.init_std = std
 
-    def forward(self, x: Tensor) -> Tensor:
-        length = x.shape[1]
+    def forward(self, x: Tensor, start: int = 0) -> Tensor:
+        length = start + x.shape[1]
         if length > len(self.weight):
             raise ValueError(
                 f"a sequence of {length} tokens is longer than the {len(self.weight)} learned positions; cut the "
                 f"sequence, build the model with max_length={length}, or use sinusoidal or rotary positions"
             )
-        return x + self.weight[:length]
+        return x + self.weight[start:length]
 
 
 class Rotation(NamedTuple):
@@ -99,8 +99,8 @@ class Rotation(NamedTuple):
         return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
 
 
-def build_rotation(length: int, head_width: int, device: torch.device | None = None) -> Rotation:
-    """The rotation of the first ``length`` positions.
+def build_rotation(length: int, head_width: int, device: torch.device | None = None, *, start: int = 0) -> Rotation:
+    """The rotation of the positions from ``start`` to ``length``.
 
     Raises:
         ValueError: an odd head width.
@@ -108,7 +108,7 @@ def build_rotation(length: int, head_width: int, device: torch.device | None = N
     if head_width % 2:
         raise ValueError(f"rotary positions turn pairs, so the width of a head must be even, got {head_width}")
     angles = _angles(length, head_width, device)
-    return Rotation(angles.cos(), angles.sin())
+    return Rotation(angles[start:].cos(), angles[start:].sin())
 
 
 def check_positions(kind: str) -> None:

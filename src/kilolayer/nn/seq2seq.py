@@ -7,9 +7,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kilolayer.init import apply_init, plan_init
+from kilolayer.nn.cache import AttentionCache
 from kilolayer.nn.config import TransformerConfig
 from kilolayer.nn.context import LayerContext
-from kilolayer.nn.masks import merge_masks
+from kilolayer.nn.masks import causal_mask, merge_masks
 from kilolayer.nn.model_stack import ModelStack
 from kilolayer.nn.token_embedding import TokenEmbedding, build_head, rotation_for
 
@@ -90,16 +91,31 @@ class Seq2Seq(nn.Module):
         *,
         source_padding: Tensor | None = None,
         target_padding: Tensor | None = None,
+        cache: AttentionCache | None = None,
     ) -> Tensor:
-        """Logits of every target position, each seeing the target before it and all of ``memory``."""
+        """Logits of every target position, each seeing the target before it and all of ``memory``.
+
+        With a ``cache``, ``target`` holds the tokens behind those it has seen, and there is no target padding.
+
+        Raises:
+            ValueError: target padding beside a cache.
+        """
+        if cache is not None and target_padding is not None:
+            raise ValueError("a cache holds no padding; decode targets without target_padding, or without a cache")
+        start = 0 if cache is None else cache.length
         embedding = self.target_embedding if self.config.target_vocab_size else self.embedding
-        y = embedding(target)
+        y = embedding(target, start)
         sizes = self.config.layer_options.mask_sizes(y)
+        causal = causal_mask(target.shape[1], start, target.device)
         context = LayerContext(
             memory,
-            mask=merge_masks(None, target_padding, is_causal=True, **sizes),
+            mask=causal if target_padding is None else merge_masks(None, target_padding, is_causal=True, **sizes),
             memory_mask=merge_masks(None, source_padding, **sizes),
-            rotation=rotation_for(self.config, y),
+            rotation=rotation_for(self.config, y, start),
+            cache=cache,
         )
         y = self.decoder(y, context)
-        return F.linear(y, embedding.weight) if self.head is None else self.head(y)
+        if cache is not None:
+            cache.length += target.shape[1]
+        logits = F.linear(y, embedding.weight) if self.head is None else self.head(y)
+        return logits if self.config.logit_scale == 1 else self.config.logit_scale * logits

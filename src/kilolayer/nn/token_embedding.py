@@ -45,10 +45,10 @@ class TokenEmbedding(nn.Module):
         """The embedding, one row per token."""
         return self.tokens.weight
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, start: int = 0) -> Tensor:
         check_tokens(tokens, self.tokens.num_embeddings)
         x = self.scale * self.tokens(tokens)
-        return self.dropout(x if self.positions is None else self.positions(x))
+        return self.dropout(x if self.positions is None else self.positions(x, start))
 
 
 def check_tokens(tokens: Tensor, vocab_size: int) -> None:
@@ -71,11 +71,11 @@ def check_tokens(tokens: Tensor, vocab_size: int) -> None:
         )
 
 
-def rotation_for(config: TransformerConfig, x: Tensor) -> Rotation | None:
-    """The rotation of x's positions, where positions are rotary."""
+def rotation_for(config: TransformerConfig, x: Tensor, start: int = 0) -> Rotation | None:
+    """The rotation of x's positions, the first of which is ``start``, where positions are rotary."""
     if config.positions != "rotary":
         return None
-    return build_rotation(x.shape[1], config.width // config.num_heads, x.device)
+    return build_rotation(start + x.shape[1], config.width // config.num_heads, x.device, start=start)
 
 
 def build_head(config: TransformerConfig, vocab_size: int) -> nn.Linear | None:
