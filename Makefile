@@ -4,14 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench format clean
+.PHONY: help demo test lint bench docs format clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
 $(VENV)/.made: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[test]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[test,docs]'
 	@touch $@
 
 demo: $(VENV)/.made ## eight wirings of a 64-block network on digits: tables, verdicts, report.html
@@ -29,6 +29,9 @@ lint: $(VENV)/.made ## ruff, mypy, import contracts
 bench: $(VENV)/.made ## timings as ratios, one after the other; nothing else should run meanwhile
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/wirings.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/layers.py
+
+docs: $(VENV)/.made ## the documentation as pages in site/; warnings are errors
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 format: $(VENV)/.made ## rewrite the sources in the project's format
 	$(BIN)/ruff check --fix .
