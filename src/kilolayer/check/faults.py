@@ -1,0 +1,78 @@
+"""Which operation made the first value that is not finite."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from kilolayer.check.probe import Pass
+from kilolayer.structure.recorder import refs_in
+
+
+@dataclass(frozen=True)
+class Fault:
+    """An operation that made NaN or infinity from what was finite, and the module that ran it."""
+
+    operation: str
+    path: str
+    is_backward: bool
+    is_overflow: bool
+
+
+def find_fault(found: Pass) -> Fault | None:
+    """The operation to blame; ``None`` where loss and gradients are finite.
+
+    Infinities that a mask puts in are no fault: only what reaches the loss or a gradient counts.
+    """
+    if not math.isfinite(found.loss):
+        return _trace_back(found, found.loss_value)
+    if found.backward_fault is not None:
+        path, operation = found.backward_fault
+        return Fault(operation, path, True, False)
+    if all(math.isfinite(grad) for grad in found.grads.values()):
+        return None
+    first = next((value for value in sorted(found.stats) if _makes_nan(found, value)), None)
+    return None if first is None else _fault(found, first)
+
+
+def _trace_back(found: Pass, value: int) -> Fault:
+    """From a value that is not finite back to the operation whose inputs explain it no more."""
+    while True:
+        inputs = _inputs(found, value)
+        nan = [one for one in inputs if _has_nan(found, one)]
+        infinite = [one for one in inputs if not _is_finite(found, one)]
+        if nan:
+            value = nan[0]
+        elif infinite and not _has_nan(found, value):
+            value = infinite[0]
+        else:
+            return _fault(found, value)
+
+
+def _fault(found: Pass, value: int) -> Fault:
+    number = found.record.values[value].operation
+    if number is None:
+        return Fault("input", found.record.values[value].name or "", False, False)
+    operation = found.record.operations[number]
+    stats = found.stats.get(value)
+    overflow = stats is not None and not stats.has_nan
+    return Fault(operation.name, found.record.calls[operation.call].path, False, overflow)
+
+
+def _makes_nan(found: Pass, value: int) -> bool:
+    return _has_nan(found, value) and not any(_has_nan(found, one) for one in _inputs(found, value))
+
+
+def _inputs(found: Pass, value: int) -> list[int]:
+    number = found.record.values[value].operation
+    return [] if number is None else [ref.value for ref in refs_in(found.record.operations[number].arguments)]
+
+
+def _has_nan(found: Pass, value: int) -> bool:
+    stats = found.stats.get(value)
+    return stats is not None and stats.has_nan
+
+
+def _is_finite(found: Pass, value: int) -> bool:
+    stats = found.stats.get(value)
+    return stats is None or stats.is_finite

@@ -1,0 +1,102 @@
+"""From what the caller gives, an object or a function, to a set-up; with the user's file and line in every error."""
+
+from __future__ import annotations
+
+import inspect
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from kilolayer.check.setup import Setup
+
+Build = Callable[[], Setup]
+
+LIBRARIES = tuple(
+    str(Path(path).resolve())
+    for path in (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), str(Path(torch.__file__).parents[1]))
+)
+OWN = str(Path(__file__).parents[1])
+
+
+class SetupError(ValueError):
+    """A set-up that cannot be examined: one line, with the user's file and line where they are known."""
+
+
+def as_builder(source: Setup | Callable[[], Any]) -> tuple[Setup, Build | None]:
+    """The set-up to examine, and the function that builds another (``None`` for a set-up that was given).
+
+    The function returns a :class:`Setup` or the tuple ``(model, inputs, targets, loss_fn, optimizer)``, afresh at
+    each call. Beside it in its file, ``stream(step)`` gives fresh batches and ``train_step`` is the loop body.
+
+    Raises:
+        TypeError: neither a set-up nor a function.
+        SetupError: the function fails, or returns something else.
+    """
+    if isinstance(source, Setup):
+        return source, None
+    if not callable(source):
+        raise TypeError(f"check takes a Setup or a function that returns one, got {type(source).__name__}")
+
+    def build() -> Setup:
+        with located(source):
+            return _as_setup(source(), source)
+
+    return build(), build
+
+
+def _as_setup(result: Any, source: Callable[[], Any]) -> Setup:
+    if isinstance(result, Setup):
+        return result
+    if not isinstance(result, tuple) or len(result) not in (4, 5) or not isinstance(result[0], nn.Module):
+        kinds = ", ".join(type(one).__name__ for one in result) if isinstance(result, tuple) else type(result).__name__
+        raise ValueError(
+            f"the function must return a Setup or (model, inputs, targets, loss_fn, optimizer), got {kinds}"
+        )
+    model, inputs, targets, loss_fn, *rest = result
+    beside = getattr(inspect.unwrap(source), "__globals__", {})
+    return Setup(
+        model,
+        (inputs, targets),
+        loss_fn,
+        optimizer=rest[0] if rest else None,
+        batches=beside.get("stream"),
+        train_step=beside.get("train_step") if rest else None,
+    )
+
+
+@contextmanager
+def located(source: Any) -> Iterator[None]:
+    """Within, an error of the user's code becomes a :class:`SetupError` that says where it is.
+
+    The place is the innermost line outside of libraries; where there is none, the line the function starts at.
+    """
+    try:
+        yield
+    except SetupError:
+        raise
+    except (torch.OutOfMemoryError, MemoryError):
+        raise
+    except Exception as error:
+        text = str(error).strip().splitlines()
+        kind = "" if type(error) in (ValueError, TypeError) and text else f"{type(error).__name__}: "
+        raise SetupError(f"{place_of(error, source)}{kind}{text[0] if text else 'no message'}") from error
+
+
+def place_of(error: BaseException, source: Any = None) -> str:
+    """``FILE, line N: `` of the user's line an error came from, or ``""`` where nobody knows."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)]
+    if frames:
+        return f"{frames[-1].filename}, line {frames[-1].lineno}: "
+    code = getattr(inspect.unwrap(source), "__code__", None) if callable(source) else None
+    return f"{code.co_filename}, line {code.co_firstlineno}: " if code is not None else ""
+
+
+def _is_users(filename: str) -> bool:
+    path = str(Path(filename).resolve())
+    return Path(path).is_file() and not path.startswith((OWN, *LIBRARIES))
