@@ -34,7 +34,7 @@ def _count_layers(chain: Sequence[Branch]) -> int:
 
 def fit_depths(branches: Sequence[Branch], chains: Sequence[Sequence[int]]) -> tuple[DepthFit, ...]:
     """For every chain with one constant skip scale and a norm behind its sums: is it the scale of its depth?"""
-    depth, stacks = _depth(branches, chains)
+    depth, stacks = depth_of_chains(branches, chains)
     fits = []
     for number, stack in enumerate(stacks):
         chain = [branches[index] for index in chains[number]]
@@ -51,7 +51,9 @@ def fit_depths(branches: Sequence[Branch], chains: Sequence[Sequence[int]]) -> t
     return tuple(fits)
 
 
-def _depth(branches: Sequence[Branch], chains: Sequence[Sequence[int]]) -> tuple[Depth | None, tuple[Stack, ...]]:
+def depth_of_chains(
+    branches: Sequence[Branch], chains: Sequence[Sequence[int]]
+) -> tuple[Depth | None, tuple[Stack, ...]]:
     """The depth of a model with one stack or with two of which the second reads the first."""
     counts = []
     for chain in chains:

@@ -6,10 +6,11 @@ import math
 
 from kilolayer.structure.chains import Family
 from kilolayer.structure.contents import name_activations, read_attention
+from kilolayer.structure.finder import SiteFinder
 from kilolayer.structure.graph import Graph
 from kilolayer.structure.placement import Placement
 from kilolayer.structure.signal import Factor, Signal
-from kilolayer.structure.sites import SiteFinder, branch_maker
+from kilolayer.structure.sites import branch_maker
 from kilolayer.structure.structure import Branch, Scale
 from kilolayer.structure.sums import ResidualSum
 

@@ -119,7 +119,7 @@ def _norm_before_projection(signal: Signal, one: ResidualSum) -> Norm | None:
 def _inner(signal: Signal, one: ResidualSum) -> Norm | None:
     """The norm right in front of the branch's last matrix, if it is not in front of the whole branch."""
     norm = None
-    for matrix in _last_matrices(signal, one):
+    for matrix in last_matrices(signal, one):
         source = next(iter(signal.graph.data_inputs(matrix)))
         *_, (index, factor) = signal.back(source)
         norm = signal.norm_at.get(index)
@@ -130,7 +130,7 @@ def _inner(signal: Signal, one: ResidualSum) -> Norm | None:
     return norm
 
 
-def _last_matrices(signal: Signal, one: ResidualSum) -> list[int]:
+def last_matrices(signal: Signal, one: ResidualSum) -> list[int]:
     found, seen, open_nodes = [], {one.branch}, [one.branch]
     while open_nodes:
         index = open_nodes.pop()

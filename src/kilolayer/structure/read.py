@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from kilolayer.structure.depths import fit_depths
 from kilolayer.structure.describe import describe_branch
+from kilolayer.structure.finder import SiteFinder
 from kilolayer.structure.graph import Graph
 from kilolayer.structure.keep import collector_paused, evaluated
 from kilolayer.structure.match import match_schemes
@@ -20,7 +21,7 @@ from kilolayer.structure.recorder import Recorder
 from kilolayer.structure.recurrences import find_recurrences
 from kilolayer.structure.rejects import keep_residuals
 from kilolayer.structure.signal import Signal
-from kilolayer.structure.sites import SiteFinder, describe_sites, parameter_sites
+from kilolayer.structure.sites import describe_sites, parameter_sites
 from kilolayer.structure.structure import Structure
 from kilolayer.structure.sums import ResidualSum, find_sums
 
@@ -107,7 +108,8 @@ def analyze(graph: Graph, model: nn.Module) -> Structure:
         else match_schemes(branches, num_matrices=_matrices_in_a_row(graph), has_norms=bool(signal.norms))
     )
     least = min((branch.confidence for branch in branches), default=1.0)
-    sites, unobserved = describe_sites(finder, family.sums, branches, placements)
+    owners = frozenset(name.rpartition(".")[0] for name, _ in model.named_parameters())
+    sites, unobserved = describe_sites(finder, family.sums, branches, placements, owners)
     parts = [_nodes_of(signal, one, placements[one.node]) for one in family.sums]
     return Structure(
         branches,

@@ -20,7 +20,9 @@ def tensor_sites(structure):
 @pytest.mark.parametrize(
     ("scheme", "names"),
     [
-        ("pre-ln", ["branch:out", ":sum"]),
+        ("pre-ln", ["pre_norm:out", "branch:out", ":sum"]),
+        ("sandwich-ln", ["pre_norm:out", "end_norm:out", ":sum"]),
+        ("sub-ln", ["pre_norm:out", "branch.inner_norm:out", "branch:out", ":sum"]),
         ("post-ln", ["branch:out", "post_norm:in", "post_norm:out"]),
         ("rezero", ["branch:out", ":sum"]),
     ],
@@ -70,6 +72,68 @@ def test_hooks_at_the_sites_see_what_the_rows_say(scheme):
         expected = site.skip_scale * before + site.branch_scale * branches[site.branch_index]
         assert torch.allclose(seen[site.name], expected, atol=1e-5)
     assert len(sums) == (0 if scheme == "plain" else 3)
+
+
+class Unfinished(nn.Module):
+    """A custom layer with a parameter and no matrix."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(8))
+
+    def forward(self, x):
+        return x * self.scale
+
+
+def test_activations_cells_and_layers_of_ones_own_outside_the_branches():
+    model = nn.Sequential(nn.Linear(5, 8), nn.LSTM(8, 8))
+    names = [site.name for site in tensor_sites(read_structure(model, (torch.randn(4, 5),)))]
+    assert names == ["0:in", "0:out", "1:out"]
+    model = nn.Sequential(nn.Linear(5, 8), nn.GELU(), Unfinished(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 2))
+    found = [
+        (site.name, site.kind, site.block_index, site.activation)
+        for site in tensor_sites(read_structure(model, (torch.randn(4, 5),)))
+    ]
+    assert found == [
+        ("0:in", "input", None, None),
+        ("0:out", "linear", None, None),
+        ("1:out", "activation", None, "gelu"),
+        ("2:out", "output", None, None),
+        ("3:out", "linear", 0, "tanh"),
+        ("4:out", "activation", 0, "tanh"),
+        ("5:out", "linear", None, None),
+    ]
+
+
+def test_a_norm_behind_an_activation_is_the_stream_of_its_block():
+    layers = [layer for _ in range(3) for layer in (nn.Linear(5, 5), nn.ReLU(), nn.LayerNorm(5))]
+    sites = tensor_sites(read_structure(nn.Sequential(nn.Linear(5, 5), *layers, nn.Linear(5, 2)), (torch.randn(4, 5),)))
+    assert [site.name for site in sites if site.stream] == ["3:out", "6:out", "9:out"]
+    assert [site.block_index for site in sites if site.kind == "activation"] == [0, 1, 2]
+
+
+def test_activation_modules_belong_to_their_branch():
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.f = nn.Sequential(nn.Linear(5, 7), nn.SiLU(), nn.Linear(7, 5))
+
+        def forward(self, x):
+            return x + self.f(x)
+
+    sites = tensor_sites(read_structure(nn.Sequential(Block(), Block(), nn.ReLU()), (torch.randn(4, 5),)))
+    found = [(site.name, site.branch_index, site.activation) for site in sites if site.kind == "activation"]
+    assert found == [("0.f.1:out", 0, "silu"), ("1.f.1:out", 1, "silu"), ("2:out", None, "relu")]
+    assert not any(site.stream for site in sites if site.kind == "activation")
+
+
+def test_parameters_know_the_chain_of_their_branch():
+    model = nn.Transformer(8, 2, 2, 2, 16, batch_first=True)
+    structure = read_structure(model, (torch.randn(2, 3, 8), torch.randn(2, 3, 8)))
+    chain_of = {site.name: site.chain for site in structure.sites}
+    assert chain_of["encoder.layers.1.linear1.weight"] == 0
+    assert chain_of["decoder.layers.0.linear1.weight"] == 1
+    assert chain_of["encoder.norm.weight"] is None
 
 
 def test_a_module_that_runs_again_is_told_by_its_call():
