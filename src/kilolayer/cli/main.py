@@ -17,6 +17,7 @@ from kilolayer.cli.lab_update import update
 from kilolayer.cli.lab_wirings import wirings
 from kilolayer.cli.mistakes import Command, describe_usage_error
 from kilolayer.cli.predict import predict
+from kilolayer.cli.report import report
 from kilolayer.cli.structure import structure
 
 app = typer.Typer(
@@ -33,6 +34,7 @@ app.add_typer(lab, name="lab")
 app.command(cls=Command)(coefficients)
 app.command(cls=Command)(init_plan)
 app.command(cls=Command)(predict)
+app.command(cls=Command)(report)
 app.command(cls=Command)(structure)
 lab.command(cls=Command)(wirings)
 lab.command(cls=Command)(update)

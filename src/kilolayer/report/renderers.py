@@ -7,15 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rich.text import Text
-
 from kilolayer.report.encode import to_json
 from kilolayer.report.files import replace_file
 from kilolayer.report.html import render_html
+from kilolayer.report.markdown import render_markdown
 from kilolayer.report.png import draw_png
+from kilolayer.report.screen import render_screen
 from kilolayer.report.table import to_text
-from kilolayer.report.terminal import render_depth, render_runs, render_verdict
-from kilolayer.report.text import inert
 from kilolayer.report.view import RunView
 
 FORMAT = 1
@@ -44,14 +42,20 @@ class Renderer:
 
 
 def _html(report: Report) -> bytes:
-    page = render_html(
-        report.runs,
-        title=report.title,
-        sentence=report.sentence,
-        settings=report.settings,
-        environment=report.environment,
-    )
-    return page.encode()
+    return render_html(report.runs, **_said(report)).encode()
+
+
+def _markdown(report: Report) -> bytes:
+    return render_markdown(report.runs, **_said(report)).encode()
+
+
+def _said(report: Report) -> dict[str, Any]:
+    return {
+        "title": report.title,
+        "sentence": report.sentence,
+        "settings": report.settings,
+        "environment": report.environment,
+    }
 
 
 def _png(report: Report) -> bytes:
@@ -65,35 +69,24 @@ def _json(report: Report) -> bytes:
             "summary": run.summary,
             "root": run.root,
             "findings": run.findings,
+            "not_evaluated": run.not_evaluated,
+            "trials": [trial.to_dict() for trial in run.trials],
             "facts": run.recording.facts,
         }
         for run in report.runs
     ]
-    said = {"title": report.title, "sentence": report.sentence}
-    set_up = {"settings": report.settings, "environment": report.environment}
-    return (to_json({"format": FORMAT, **said, **set_up, "runs": runs}, indent=1) + "\n").encode()
+    return (to_json({"format": FORMAT, **_said(report), "runs": runs}, indent=1) + "\n").encode()
 
 
 def _text(report: Report) -> bytes:
-    table = to_text(render_runs(report.runs)) if report.runs else "No run was given.\n"
-    parts = [f"{inert(report.title)}: {inert(report.sentence)}\n", table]
-    for run in report.runs:
-        parts.append(f"{inert(run.name)}\n{to_text(_verdict(run))}{to_text(render_depth(run))}")
-    return "\n".join(parts).encode()
-
-
-def _verdict(run: RunView) -> Text:
-    if not run.was_examined:
-        return Text("not evaluated: the recording holds no rows")
-    if run.root is None and not run.looks_healthy:
-        return Text(f"No cause found, yet {inert(run.doubt)}.")
-    return render_verdict(run.root)
+    return to_text(render_screen(report.runs, title=report.title, sentence=report.sentence)).encode()
 
 
 RENDERERS = (
     Renderer("html", ".html", _html),
     Renderer("png", ".png", _png),
     Renderer("json", ".json", _json),
+    Renderer("md", ".md", _markdown),
     Renderer("text", ".txt", _text),
 )
 
@@ -103,7 +96,7 @@ def save_report(report: Report, path: str | Path) -> Path:
 
     Args:
         report: what to say.
-        path: ``.html``, ``.png``, ``.json`` or ``.txt``; replaced when it exists.
+        path: ``.html``, ``.png``, ``.json``, ``.md`` or ``.txt``; replaced when it exists.
 
     Returns:
         the path.

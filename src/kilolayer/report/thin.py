@@ -122,3 +122,11 @@ def chosen_steps(steps: np.ndarray, nonfinite_step: int | None = None, *, count:
     last = max(len(usable), 1) - 1
     wanted = np.concatenate([[0], np.geomspace(1, max(last, 1), count - 1)]) if last else np.zeros(1)
     return np.unique(np.round(wanted).astype(int))
+
+
+def on_log_scale(values: np.ndarray) -> np.ndarray:
+    """log10 of positive numbers, shape kept; infinite where a value is not finite, NaN where it is not positive."""
+    values = np.asarray(values, dtype=np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        scaled = np.log10(values)
+    return np.where(np.isfinite(values), np.where(np.isfinite(scaled), scaled, np.nan), np.inf)

@@ -11,6 +11,7 @@ import numpy as np
 from kilolayer.diagnosis.evidence import Evidence
 from kilolayer.diagnosis.finding import Finding
 from kilolayer.recording import Recording
+from kilolayer.report.trial import TrialView
 
 SummaryValue = str | float | int | None
 
@@ -75,6 +76,7 @@ class RunView:
         summary: ordered label -> value: loss, accuracy, seconds, outcome.
         predictions: theory's curves along the depth at step 0.
         not_evaluated: rules that had too little to go by, and why.
+        trials: remedies that were tried.
 
     Example:
         >>> from kilolayer.recording import RecordingWriter
@@ -90,10 +92,12 @@ class RunView:
     summary: Mapping[str, SummaryValue] = field(default_factory=dict)
     predictions: tuple[Prediction, ...] = ()
     not_evaluated: Mapping[str, str] = field(default_factory=dict)
+    trials: tuple[TrialView, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "findings", tuple(self.findings))
         object.__setattr__(self, "predictions", tuple(self.predictions))
+        object.__setattr__(self, "trials", tuple(self.trials))
         object.__setattr__(self, "summary", dict(self.summary))
 
     @property

@@ -24,14 +24,14 @@ def test_the_json_report_holds_findings_summaries_and_facts(tmp_path):
 def test_the_text_report_tells_not_evaluated_from_healthy(tmp_path):
     text = save_report(Report([healthy("a"), empty("b")], "t", "s"), tmp_path / "r.txt").read_text("utf-8")
     assert text.startswith("t: s\n")
-    assert "ok  Nothing stands out." in text
+    assert "ok  Nothing stands out in 8 blocks over 5 steps." in text
     assert "b\nnot evaluated: the recording holds no rows\n" in text
 
 
 def test_suffixes_choose_the_form_and_unknown_ones_are_refused(tmp_path):
     assert len({one.suffix for one in RENDERERS}) == len(RENDERERS)
     assert save_report(Report([], "t", "s"), tmp_path / "R.JSON").exists()
-    with pytest.raises(ValueError, match=r"suffix '\.pdf'.*use one of \.html, \.png, \.json, \.txt"):
+    with pytest.raises(ValueError, match=r"suffix '\.pdf'.*use one of \.html, \.png, \.json, \.md, \.txt"):
         save_report(Report([], "t", "s"), tmp_path / "r.pdf")
     assert [entry.name for entry in tmp_path.iterdir()] == ["R.JSON"]
 
