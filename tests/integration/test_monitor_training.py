@@ -2,14 +2,11 @@
 
 import copy
 import math
-import warnings
 
 import numpy as np
 import pytest
 import torch
-import torch.multiprocessing as mp
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from kilolayer.monitor import Monitor
 from kilolayer.recording import Recording
@@ -440,39 +437,3 @@ def test_compiled_code_is_kept_and_runs_between_sampled_steps():
     assert [len(calls) for calls in graphs] == [4]
     one_step(runs, optimizer, x, y)
     assert [len(calls) for calls in graphs] == [5]
-
-
-# ---------------------------------------------------------------------- processes
-def work(rank, folder):
-    torch.set_num_threads(1)
-    warnings.simplefilter("error")
-    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
-    model, x, y = build()
-    half = slice(6 * rank, 6 * rank + 6)
-    parallel = DistributedDataParallel(model)
-    optimizer = torch.optim.AdamW(parallel.parameters(), lr=0.01)
-    with Monitor(parallel, optimizer, every=2, out=folder / "run") as monitor:
-        for _ in range(3):
-            loss = one_step(parallel, optimizer, x[half], y[half])
-            monitor.log(last_loss=loss)
-    (folder / f"rows{rank}").write_text(str(len(monitor.recording)))
-    torch.distributed.destroy_process_group()
-
-
-def test_two_processes_one_recording_of_the_joint_gradients(tmp_path):
-    mp.start_processes(work, args=(tmp_path,), nprocs=2, start_method="spawn")
-    recording = Recording.load(tmp_path / "run")
-    assert int((tmp_path / "rows0").read_text()) == len(recording)
-    assert (tmp_path / "rows1").read_text() == "0"
-    assert recording.facts["num_processes"] == 2
-    model, x, y = build()
-    first = build()[0][0](x[:6])
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    with Monitor(model, optimizer, every=2) as monitor:
-        for _ in range(3):
-            one_step(model, optimizer, x, y)
-    for key in (("run", "run", "grad_norm"), ("2.weight", "param_grad", "l2_norm"), ("2.weight", "update", "l2_norm")):
-        assert recording.series(*key)[0].tolist() == monitor.recording.series(*key)[0].tolist()
-        assert values(recording, *key) == pytest.approx(values(monitor.recording, *key), rel=1e-3), key
-    # Activations are the first process's share of the batch.
-    assert values(recording, "0:out", "activation", "rms")[0] == pytest.approx(rms(first), rel=1e-5)

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import distributed, nn
 
 
-def describe_setup(model: nn.Module, optimizer: torch.optim.Optimizer | None) -> dict[str, Any]:
-    """The facts of a model and its optimizer, ready for JSON.
+def describe_setup(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Any]:
+    """The facts of a model and its optimizers, ready for JSON.
 
     Raises:
-        ValueError: the optimizer holds none of the model's parameters, or the parameters are sharded.
+        ValueError: an optimizer holds none of the model's parameters, or they are flattened by FSDP1.
     """
     parameters = list(model.parameters())
     if not parameters:
         raise ValueError(f"{type(model).__name__} has no parameters, so there is nothing to monitor")
-    if any(type(parameter).__name__ == "DTensor" for parameter in parameters):
-        raise ValueError("the model's parameters are sharded (DTensor), which the monitor cannot read yet; use DDP")
+    # By name: importing the class takes a second.
+    if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
+        raise ValueError(
+            "FullyShardedDataParallel flattens the parameters of a block into one, so none can be measured on its own; "
+            "use torch.distributed.fsdp.fully_shard (FSDP2)"
+        )
     facts: dict[str, Any] = {
         "torch": torch.__version__,
         "device": str(parameters[0].device),
@@ -26,15 +31,20 @@ def describe_setup(model: nn.Module, optimizer: torch.optim.Optimizer | None) ->
         "num_parameters": sum(p.numel() for p in parameters),
         "num_processes": distributed.get_world_size() if _is_distributed() else 1,
     }
-    if optimizer is None:
+    if not optimizers:
         return facts
     owned = {id(parameter) for parameter in parameters}
-    if not any(id(p) in owned for group in optimizer.param_groups for p in group["params"]):
-        raise ValueError("the optimizer holds none of the model's parameters; was it built for another model?")
-    facts["optimizer"] = type(optimizer).__name__
+    for optimizer in optimizers:
+        if not any(id(p) in owned for group in optimizer.param_groups for p in group["params"]):
+            raise ValueError(
+                f"the optimizer {type(optimizer).__name__} holds none of the model's parameters; was it built for "
+                "another model, or before the model was moved or sharded?"
+            )
+    facts["optimizer"] = ", ".join(type(optimizer).__name__ for optimizer in optimizers)
     facts["param_groups"] = [
         {key: value for key, value in group.items() if key != "params" and isinstance(value, (int, float, bool))}
         | {"num_parameters": sum(p.numel() for p in group["params"])}
+        for optimizer in optimizers
         for group in optimizer.param_groups
     ]
     return facts

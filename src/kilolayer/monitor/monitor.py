@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
+import sys
 import time
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -14,18 +18,32 @@ from torch.utils.hooks import RemovableHandle
 
 from kilolayer.monitor.eager import EAGER_REGION
 from kilolayer.monitor.facts import describe_setup, is_recording_process
+from kilolayer.monitor.guard import Guard
+from kilolayer.monitor.merging import Entry, Key, Merge
+from kilolayer.monitor.passes import Pass
 from kilolayer.monitor.rows import RowQueue
 from kilolayer.monitor.scalars import to_scalar
 from kilolayer.monitor.schedule import Schedule, resolve_schedule
 from kilolayer.monitor.sites import Selection, describe_sites, select_sites
+from kilolayer.monitor.statistics import Value
 from kilolayer.monitor.taps import TapSet
-from kilolayer.monitor.unwrap import clean_name, is_compiled, unwrap_model, unwrap_optimizer
-from kilolayer.monitor.weights import ParameterReader
+from kilolayer.monitor.team import Team, find_team
+from kilolayer.monitor.unwrap import clean_name, is_compiled, unwrap_model, unwrap_optimizers
+from kilolayer.monitor.updates import UpdateWatch
 from kilolayer.recording import Recording, RecordingWriter, Site
+from kilolayer.recording.schema import SCHEMA
 from kilolayer.structure import Structure
+
+FLEX_ATTENTION = "torch.nn.attention.flex_attention"
 
 SAVE_INTERVAL_S = 30.0
 """Time after which a sampled step writes what was gathered, so that a killed process loses little."""
+
+ALONE = (
+    "torch.distributed runs several processes, but not all of them watch this model with the same sites, statistics "
+    "and steps; the recording holds this process's share alone. Build the monitor in every process, with the same "
+    "arguments"
+)
 
 
 class Monitor:
@@ -37,15 +55,21 @@ class Monitor:
     ``update_ratio = l2_norm(update) / l2_norm(parameter)``, taken around ``optimizer.step``.
 
     A step is an optimizer step: micro-batches of an accumulated gradient share one, and an attempt that a gradient
-    scaler skipped is none. Of the forward passes of a step the last that was differentiated is read. Forward
-    passes without gradients are evaluations and are not read. Where a module runs several times in one pass, each
-    call is a site of its own, ``path#0:out``, ``path#1:out`` and so on. Where a model was compiled, sampled steps
-    run eagerly. Under ``torch.distributed`` the first process records, of its own share of the batch.
+    scaler skipped is none. With several optimizers it ends when the last one listed has stepped. Forward passes of a
+    step that share a backward pass are all read, each call of a module as a site of its own, ``path#0:out``,
+    ``path#1:out`` and so on, as are the calls of a module that runs several times in one pass; of several backward
+    passes the last counts, with several optimizers the last before each one's step. Forward passes without gradients
+    are evaluations and are not read. Where a model was compiled, sampled steps run eagerly.
+
+    Under ``torch.distributed`` every process builds a monitor; their numbers are merged and the first process records
+    them. An error of the monitor's own is a warning, never an end of training; what could not be read is listed in
+    the recording's facts under ``missing``.
 
     Args:
-        model: read through hooks; left as found. May be wrapped by DDP or ``torch.compile``.
-        optimizer: its ``step`` ends a step; ``None`` for a model examined without training, where the caller
-            ends a step with :meth:`end_step`.
+        model: read through hooks; left as found. May be wrapped by DDP or ``torch.compile``, or sharded by
+            ``fully_shard``.
+        optimizer: its ``step`` ends a step; of a list, that of the last. ``None`` for a model examined without
+            training, where the caller ends a step with :meth:`end_step`.
         every: sample step 0 and each ``every``-th after it; or a function of the step, or a schedule such as
             :class:`LogSpaced` and :class:`FirstSteps`.
         sites: which tensors to read: patterns of site names such as ``"blocks.*:sum"``, sites, or a function of
@@ -61,7 +85,7 @@ class Monitor:
 
     Raises:
         ValueError: ``every`` < 1, unknown ``stats``, ``sites`` that match nothing, a model without parameters or
-            with sharded ones, an optimizer of another model.
+            wrapped by FSDP1, an optimizer of another model.
         TypeError: an argument of the wrong kind.
         FileExistsError: ``out`` already holds a recording.
 
@@ -80,7 +104,7 @@ class Monitor:
     def __init__(
         self,
         model: nn.Module,
-        optimizer: torch.optim.Optimizer | None = None,
+        optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None = None,
         *,
         every: int | Schedule = 10,
         sites: Selection | None = None,
@@ -93,7 +117,7 @@ class Monitor:
         if stats not in ("core", "full"):
             raise ValueError(f"stats {stats!r} is unknown; use 'core' or 'full'")
         self.model = unwrap_model(model)
-        self.optimizer = None if optimizer is None else unwrap_optimizer(optimizer)
+        self.optimizers = unwrap_optimizers(optimizer)
         self.every = every
         self.step = 0
         self.recording: Recording | None = None
@@ -102,17 +126,21 @@ class Monitor:
         self._is_full = stats == "full"
         self._scaler = scaler
         self._is_compiled = is_compiled(model)
-        self._records = is_recording_process()
-        facts = describe_setup(self.model, self.optimizer)
+        self._is_first_process = is_recording_process()
+        facts = describe_setup(self.model, self.optimizers)
         described = self._describe()
         self._chosen(described)  # a selection that matches nothing is told before a folder is made
-        self.writer = RecordingWriter(out if self._records else None)
+        self.writer = RecordingWriter(out if self._is_first_process else None)
         self.writer.facts = facts
+        self._guard = Guard(lambda: self.step)
         self._rows = RowQueue(self.writer)
+        self._team: Team | None = None
+        self._merge: Merge | None = None
         self._scalars: dict[str, float | Tensor] = {}
         self._handles: list[RemovableHandle] = []
+        self._is_started = False
         self._is_sampled = False
-        self._has_closure = False
+        self._was_seen = False
         self._saved_at = time.monotonic()
         self._survey(described, {})
 
@@ -123,28 +151,29 @@ class Monitor:
         Raises:
             RuntimeError: it was started before.
         """
-        if self._handles or self.recording is not None:
+        if self._is_started:
             raise RuntimeError("this monitor was already started; make a new one for another recording")
-        if self.optimizer is not None:
-            self._handles = [
-                self.optimizer.register_step_pre_hook(self._before_update),
-                self.optimizer.register_step_post_hook(self._after_update),
+        self._is_started = True
+        with self._guard("the other processes"):
+            self._team = find_team(next(self.model.parameters()).device)
+            if self._team is not None:
+                self._team.register(self._signature())
+                self._merge = Merge(self._team, self._rows)
+        self._survey(self._described, {})
+        for optimizer in self.optimizers:
+            self._handles += [
+                optimizer.register_step_pre_hook(self._before_update),
+                optimizer.register_step_post_hook(self._after_update),
             ]
         self._begin_step()
         return self
 
     def close(self) -> Recording:
-        """Take all hooks away, finish the recording and return it; what leaving the ``with`` block does."""
-        if self.recording is None:
-            self._end_sampling()
-            for handle in self._handles:
-                handle.remove()
-            self._put_scalars()
-            self._rows.flush()
-            self._reader.clear()
-            self.writer.sites = self._site_table()
-            self.recording = self.writer.close()
-        return self.recording
+        """Take all hooks away, finish the recording and return it; what leaving the ``with`` block does.
+
+        Under ``torch.distributed`` every process closes its own; the first one's recording holds the rows.
+        """
+        return self._close(failed=False)
 
     def __enter__(self) -> Monitor:
         return self.start()
@@ -152,9 +181,7 @@ class Monitor:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is not None and self._is_sampled:
-            self._put_pass()
-        self.close()
+        self._close(failed=kind is not None)
 
     def is_sampled(self, step: int) -> bool:
         """Whether this step is (or will be) sampled."""
@@ -163,8 +190,9 @@ class Monitor:
     def log(self, **scalars: Any) -> None:
         """Record numbers of the step in progress, such as ``loss``; call it before ``optimizer.step``.
 
-        A name logged twice in a step keeps the last value. ``unclipped_grad_norm``, what
-        ``torch.nn.utils.clip_grad_norm_`` returns, lets :func:`find_spikes` see through the clipping.
+        A name logged twice in a step keeps the last value. Under ``torch.distributed`` the mean over the processes
+        that logged it is recorded. ``unclipped_grad_norm``, what ``torch.nn.utils.clip_grad_norm_`` returns, lets
+        :func:`find_spikes` see through the clipping.
 
         Raises:
             TypeError, ValueError: a value that is not one real number.
@@ -175,16 +203,15 @@ class Monitor:
         self._scalars |= {name: to_scalar(name, value) for name, value in scalars.items()}
 
     def end_step(self) -> None:
-        """End a step: called after ``optimizer.step`` by a hook; by hand where there is no optimizer."""
-        if self._records:
-            if self.optimizer is None:
-                self._read_gradients()
-                if self._is_sampled:
-                    self._reader.read_sizes(self.step, copy=False)
-            self._put_scalars()
-            if self._is_sampled:
-                self._put_pass()
-                self._move_and_save()
+        """End a step: called after the last ``optimizer.step`` by a hook; by hand where there is no optimizer."""
+        if self._reads_parameters():
+            with self._guard("parameters and gradients"):
+                if not self.optimizers:
+                    self._check_parameters()
+                    self._watch.read_without_optimizer(step=self.step, is_sampled=self._is_sampled)
+                self._watch.end_step(self.step)
+        with self._guard("rows of this step"):
+            self._put_step()
         self.step += 1
         self._begin_step()
 
@@ -192,12 +219,32 @@ class Monitor:
     def _survey(self, described: list[Site], seen: dict[str, Site]) -> None:
         """Choose what to read of the model as it is now."""
         self._described = described
-        self._taps = TapSet(self.model, self._chosen(described), self.writer, is_full=self._is_full)
+        self._taps = TapSet(
+            self.model, self._chosen(described), writer=self.writer, guard=self._guard, is_full=self._is_full
+        )
+        self._taps.keeps_sums = self._team is not None
         self._taps.seen.update(seen)
-        parameters = [(clean_name(name), parameter) for name, parameter in self.model.named_parameters()]
-        self._reader = ParameterReader(parameters, self.optimizer, self._rows, weights_only=not self._is_full)
-        self._num_owned = self._count_owned()
+        self._survey_parameters()
         self.writer.sites = self._site_table()
+
+    def _check_parameters(self) -> None:
+        """A model may have been moved to memory of its own, or sharded, between the start and the first step."""
+        if self.step == 0 and [*map(id, self._parameters)] != [*map(id, self.model.parameters())]:
+            self._survey_parameters()
+
+    def _survey_parameters(self) -> None:
+        """Take the parameters as they are now."""
+        self._parameters = list(self.model.parameters())
+        self._watch = UpdateWatch(
+            [(clean_name(name), parameter) for name, parameter in self.model.named_parameters()],
+            self.optimizers,
+            rows=self._rows,
+            is_full=self._is_full,
+            num_processes=1 if self._team is None else self._team.size,
+        )
+        self._num_owned = self._watch.count_parameters()
+        if self._merge is not None:
+            self._merge.readers = self._watch.sharded
 
     def _describe(self) -> list[Site]:
         if isinstance(self._selection, Structure):
@@ -211,90 +258,156 @@ class Monitor:
             return chosen
         return [site for site in chosen if site.stream or site.block_index is None or site.kind == "output"]
 
-    def _count_owned(self) -> int:
-        return 0 if self.optimizer is None else sum(len(group["params"]) for group in self.optimizer.param_groups)
-
     def _begin_step(self) -> None:
         """Hang the hooks up if the coming step is sampled, else take them down."""
+        self._is_compiled = self._is_compiled or self._taps.keeper.runs_compiled
         self._taps.keeper.clear()
-        if self._count_owned() != self._num_owned:
-            self._taps.detach()
-            self._survey(self._describe(), self._taps.seen)
-        self._is_sampled = self.is_sampled(self.step)
+        self._is_sampled = False
+        with self._guard("the choice of steps and sites"):
+            if self._watch.count_parameters() != self._num_owned:
+                self._survey_again()
+            self._is_sampled = self.is_sampled(self.step)
         if not self._is_sampled:
             self._end_sampling()
             return
-        if self._is_compiled:
+        if self._is_compiled or self._may_be_compiled():
             EAGER_REGION.enter(self)
-        if self._records:
+        else:
+            EAGER_REGION.leave(self)
+        if self._measures():
             self._taps.attach()
+
+    def _survey_again(self) -> None:
+        self._taps.detach()
+        self._survey(self._describe(), self._taps.seen)
+
+    def _may_be_compiled(self) -> bool:
+        """Whether the model may yet be compiled from outside, before it is seen for the first time.
+
+        Attention that is compiled on its own (flex attention) needs far more memory when it runs eagerly.
+        """
+        return not self._was_seen and "torch._dynamo" in sys.modules and FLEX_ATTENTION not in sys.modules
 
     def _end_sampling(self) -> None:
         self._taps.detach()
-        self._reader.clear()
+        self._watch.clear()
         EAGER_REGION.leave(self)
 
     # ------------------------------------------------------------------ around optimizer.step
     def _before_update(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: dict[str, Any]) -> None:
-        if not self._records or _is_skipped(optimizer):
+        if _is_skipped(optimizer):
             return
-        # A closure computes the gradients inside the step, so they are read after it.
-        self._has_closure = kwargs.get("closure") is not None or any(callable(value) for value in args)
-        if not self._has_closure:
-            self._read_gradients(getattr(optimizer, "grad_scale", None))
-        if self._is_sampled:
-            self._reader.read_sizes(self.step, copy=self._has_closure)
-        for index, group in enumerate(optimizer.param_groups):
-            name = "lr" if index == 0 else f"lr_{index}"
-            self._scalars.setdefault(name, to_scalar(name, group["lr"]))
+        with self._guard("parameters and gradients"):
+            self._check_parameters()
+            if self._reads_parameters():
+                self._watch.before(optimizer, args, kwargs, step=self.step, is_sampled=self._is_sampled)
+        if self._measures():
+            for name, lr in self._watch.learning_rates(optimizer).items():
+                self._scalars.setdefault(name, to_scalar(name, lr))
 
     def _after_update(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: dict[str, Any]) -> None:
         if _is_skipped(optimizer):
             return
-        if self._records:
-            if self._has_closure:
-                self._read_gradients()
-            if self._is_sampled:
-                self._reader.read_updates(self.step, measured=self._has_closure)
-        self.end_step()
+        if self._reads_parameters():
+            with self._guard("parameters and gradients"):
+                self._watch.after(optimizer, step=self.step, is_sampled=self._is_sampled)
+        if self._watch.ends_step(optimizer):
+            self.end_step()
+        else:
+            self._taps.keeper.mark(id(optimizer))
 
-    def _read_gradients(self, scale: Tensor | None = None) -> None:
-        # Reading every gradient once more is most of what a step that is not sampled would cost.
-        if self._is_full or self._is_sampled:
-            self._reader.read_gradients(self.step, is_sampled=self._is_sampled, scale=scale)
+    def _measures(self) -> bool:
+        """Whether this process reads anything at all."""
+        return self._is_first_process or self._merge is not None
+
+    def _reads_parameters(self) -> bool:
+        """Whether this process reads parameters: where all hold the same, the first one does for all."""
+        return self._merge is not None if self._watch.is_sharded else self._is_first_process
 
     # ------------------------------------------------------------------ rows
+    def _put_step(self) -> None:
+        if self._merge is not None:
+            self._merge.log(self.step, self._take_scalars())
+            if not self._is_sampled and not self._merge.is_due():
+                return
+            if self._exchange(self._merge):
+                self._move_and_save()
+                return
+        if not self._is_first_process:
+            return
+        self._put_scalars()
+        if self._is_sampled:
+            self._put_pass()
+            self._move_and_save()
+
+    def _exchange(self, merge: Merge) -> bool:
+        """Merge with the other processes; where that cannot be, this one goes on alone."""
+        entries: dict[Key, Entry] = {}
+        if self._is_sampled:
+            with self._guard("activations of this step"):
+                entries = self._entries(merge.team)
+        try:
+            if merge.team.agrees():
+                merge.exchange(self.step, entries)
+                self.writer.facts["num_processes_merged"] = merge.team.size
+                return True
+            if self._is_first_process:
+                warnings.warn(ALONE, stacklevel=2)
+        except Exception as error:
+            self._guard.report("the other processes", error)
+        self._merge = None
+        if self._is_first_process:
+            merge.put_own()
+        return False
+
+    def _entries(self, team: Team) -> dict[Key, Entry]:
+        found = self._counting_pass()
+        # DDP and FSDP average gradients: the loss they descend is the mean of the processes' losses.
+        return {} if found is None else self._taps.entries(found, grad_factor=1 / (self._loss_scale() * team.size))
+
     def _put_pass(self) -> None:
+        found = self._counting_pass()
+        if found is not None:
+            activations, gradients = self._taps.rows(found)
+            self._rows.put_each(self.step, activations)
+            self._rows.put_each(self.step, gradients, factor=1 / self._loss_scale())
+
+    def _counting_pass(self) -> Pass | None:
         found = self._taps.keeper.counting()
         if found is None:
-            self._warn_unseen()
-            return
-        activations, gradients = self._taps.rows(found)
-        self._rows.put_each(self.step, activations)
-        self._rows.put_each(self.step, gradients, factor=1 / self._loss_scale())
+            # Compiled code calls no hooks; next time it is held back.
+            self._is_compiled = self._is_compiled or "torch._dynamo" in sys.modules
+            if not self._was_seen:
+                self._warn_unseen()
+        elif not self._was_seen:
+            self._was_seen = True
+            self._is_compiled = self._is_compiled or is_compiled(self.model)
+        return found
 
     def _loss_scale(self) -> float:
         if self._scaler is not None:
             return float(self._scaler.get_scale())
-        scale = getattr(self.optimizer, "grad_scale", None)
-        return 1.0 if scale is None else float(scale)
+        scales = [scale for one in self.optimizers if (scale := getattr(one, "grad_scale", None)) is not None]
+        return float(scales[-1]) if scales else 1.0
 
     def _warn_unseen(self) -> None:
-        if not self._taps.seen:
+        if self._is_first_process:
             warnings.warn(
                 f"step {self.step} ended, but {type(self.model).__name__} was not called with gradients enabled since "
                 "the monitor was started: is it the model that trains, or a copy of it?",
                 stacklevel=2,
             )
 
-    def _put_scalars(self) -> None:
-        values = {
-            self.writer.code("run", "run", name): (value, 1.0) if isinstance(value, Tensor) else value
-            for name, value in self._scalars.items()
+    def _take_scalars(self) -> dict[str, Value]:
+        taken: dict[str, Value] = {
+            name: (value, 1.0) if isinstance(value, Tensor) else value for name, value in self._scalars.items()
         }
-        if self._records:
-            self._rows.put_each(self.step, values)
         self._scalars = {}
+        return taken
+
+    def _put_scalars(self) -> None:
+        scalars = self._take_scalars()
+        self._rows.put_each(self.step, {self.writer.code("run", "run", name): v for name, v in scalars.items()})
 
     def _move_and_save(self) -> None:
         self._rows.flush()
@@ -305,6 +418,57 @@ class Monitor:
 
     def _site_table(self) -> list[Site]:
         return self._taps.ordered(self._described)
+
+    # ------------------------------------------------------------------ the end
+    def _close(self, *, failed: bool) -> Recording:
+        if self.recording is None:
+            with self._guard("rows of the last step"):
+                self._put_unfinished(failed=failed)
+            self._end_sampling()
+            for handle in self._handles:
+                handle.remove()
+            with self._guard("rows that waited"):
+                self._rows.flush()
+            self.writer.sites = self._site_table()
+            if self._guard.missing:
+                self.writer.facts["missing"] = self._guard.missing
+            self.recording = self._finish()
+        return self.recording
+
+    def _finish(self) -> Recording:
+        try:
+            return self.writer.close()
+        except Exception as error:  # a full disk, most often: the run itself is not lost for it
+            self._guard.report("the rest of the recording", error)
+        try:
+            saved = Recording.load(self.writer.folder or "")
+        except (OSError, ValueError):
+            saved = Recording(SCHEMA.empty_table())
+        return Recording(saved.rows, self.writer.sites, self.writer.facts | {"missing": self._guard.missing})
+
+    def _put_unfinished(self, *, failed: bool) -> None:
+        """What the step in progress left; after an exception its forward pass too, as this process saw it."""
+        merge, self._merge = self._merge, None
+        if self._is_first_process and failed and self._is_sampled and self._taps.keeper.counting() is not None:
+            self._put_pass()
+        if merge is None:
+            if self._is_first_process:
+                self._put_scalars()
+            return
+        merge.log(self.step, self._take_scalars())
+        if merge.has_met or (not failed and merge.team.agrees()):
+            merge.finish(failed=failed)
+        elif self._is_first_process:
+            merge.put_own()
+
+    def _signature(self) -> str:
+        """What must be the same in all processes: parameters, sites, statistics and steps."""
+        parameters = [(clean_name(name), tuple(p.shape)) for name, p in self.model.named_parameters()]
+        sites = [site.name for site in self._chosen(self._described)]
+        is_plain = isinstance(self.every, int) or dataclasses.is_dataclass(self.every)
+        every = repr(self.every) if is_plain else type(self.every).__name__
+        watched = (parameters, sites, every, self._is_full, len(self.optimizers))
+        return hashlib.sha256(repr(watched).encode()).hexdigest()
 
 
 def _is_skipped(optimizer: torch.optim.Optimizer) -> bool:

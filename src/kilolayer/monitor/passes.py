@@ -1,13 +1,17 @@
-"""What one forward pass showed, and which of a step's passes counts.
+"""What one forward pass showed, and which of a step's passes count.
 
-A pass begins where the model is called with gradients enabled. Of the passes since the last optimizer step the last
-one that a backward pass went through counts: the last micro-batch under gradient accumulation, the attempt that
-succeeded under a gradient scaler, and never an evaluation.
+A pass begins where the model is called with gradients enabled. Passes between two backward passes are one group: the
+two views of a Siamese network, a discriminator's real and generated batch. Of the groups since the last optimizer
+step the last one that a backward pass went through counts, and of its passes those that the backward pass reached:
+the last micro-batch under gradient accumulation, the attempt that succeeded under a gradient scaler, and never an
+evaluation. With several optimizers that holds for the stretch of each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import sys
+from collections.abc import Hashable, Iterable
+from types import FrameType
 from typing import Any
 
 import torch
@@ -22,28 +26,59 @@ Place = tuple[Hashable, int]
 
 
 class Pass:
-    """The statistics of one forward and backward pass, by tap and call (from 0), in order of execution."""
+    """The statistics of one forward and backward pass, by tap and call (from 0), in order of execution.
 
-    def __init__(self, number: int) -> None:
+    ``weights`` and ``means`` are kept where processes merge: entries and pairs of samples behind each statistic.
+    """
+
+    def __init__(self, number: int, group: int) -> None:
         self.number = number
+        self.group = group
         self.activations: dict[Place, dict[str, Value]] = {}
         self.gradients: dict[Place, Value] = {}
+        self.weights: dict[Place, tuple[float, float]] = {}
+        self.means: dict[Place, Value] = {}
         self.num_calls: dict[Hashable, int] = {}
         self.without_graph: set[Hashable] = set()
 
 
+def join(passes: Iterable[Pass]) -> Pass:
+    """Several passes as one, calls of a module numbered through."""
+    first, *rest = passes
+    if not rest:
+        return first
+    joint = Pass(first.number, first.group)
+    for part in (first, *rest):
+        for name in ("activations", "gradients", "weights", "means"):
+            found = {(tap, joint.num_calls.get(tap, 0) + call): v for (tap, call), v in getattr(part, name).items()}
+            getattr(joint, name).update(found)
+        for tap, count in part.num_calls.items():
+            joint.num_calls[tap] = joint.num_calls.get(tap, 0) + count
+    return joint
+
+
 class PassKeeper:
-    """Opens a pass when the model is called and says at the end of a step which one counts."""
+    """Opens a pass when the model is called and says at the end of a step which ones count."""
 
     def __init__(self) -> None:
         self.current: Pass | None = None
-        self._differentiated: Pass | None = None
+        self.runs_compiled = False
+        self._passes: list[Pass] = []
+        self._differentiated: int | None = None
+        self._marked: dict[Hashable, int] = {}
         self._num_passes = 0
+        self._num_groups = 0
         self._model_records: bool | None = None
 
     def clear(self) -> None:
         """Forget the passes of a step."""
         self.current = self._differentiated = None
+        self._passes, self._marked = [], {}
+
+    def mark(self, key: Hashable) -> None:
+        """An optimizer stepped, though the step goes on: the group that counts so far counts in the end too."""
+        if self._differentiated is not None:
+            self._marked[key] = self._differentiated
 
     def hook(self, model: nn.Module) -> RemovableHandle:
         """Watch the model's calls; before any hook that reads tensors."""
@@ -57,6 +92,7 @@ class PassKeeper:
         """The model is called: a new pass, unless gradients are off or a checkpoint repeats what was read."""
         if is_in_backward() and self.current is not None:
             return
+        self.runs_compiled = self.runs_compiled or _is_called_by_compiler(sys._getframe())
         self._model_records = torch.is_grad_enabled()
         if self._model_records:
             self._open()
@@ -76,7 +112,7 @@ class PassKeeper:
         Modules called on their own, past the model, begin a pass after each backward pass.
         """
         if self._model_records is None and torch.is_grad_enabled():
-            if self.current is None or self.current is self._differentiated:
+            if self.current is None or self.current.group == self._differentiated:
                 self._open()
             return self.current
         return self.current if self._model_records else None
@@ -84,16 +120,23 @@ class PassKeeper:
     def add_gradient(self, owner: Pass, place: Place, value: Value) -> None:
         """Keep the statistic of a gradient that reached a tensor of this pass."""
         owner.gradients[place] = value
-        if self._differentiated is None or owner.number > self._differentiated.number:
-            self._differentiated = owner
+        if self._differentiated is None or owner.group > self._differentiated:
+            self._differentiated = owner.group
+            kept = set(self._marked.values())
+            self._passes = [one for one in self._passes if one.group >= owner.group or one.group in kept]
 
     def counting(self) -> Pass | None:
-        """The pass that counts for the step, if there was any."""
-        return self._differentiated or self.current
+        """The passes that count for the step as one, if there were any."""
+        groups = {self._differentiated, *self._marked.values()}
+        counted = [one for one in self._passes if one.group in groups and one.gradients]
+        return join(counted) if counted else self.current
 
     def _open(self) -> None:
         self._num_passes += 1
-        self.current = Pass(self._num_passes)
+        if self.current is None or self.current.group == self._differentiated:
+            self._num_groups += 1
+        self.current = Pass(self._num_passes, self._num_groups)
+        self._passes.append(self.current)
 
 
 class ModelEntered(Hook):
@@ -103,7 +146,8 @@ class ModelEntered(Hook):
         self.keeper = keeper
 
     def __call__(self, module: nn.Module, args: Any) -> None:
-        self.keeper.enter_model()
+        if not torch.compiler.is_compiling():
+            self.keeper.enter_model()
 
 
 class ModelLeft(Hook):
@@ -113,9 +157,20 @@ class ModelLeft(Hook):
         self.keeper = keeper
 
     def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
-        self.keeper.leave_model()
+        if not torch.compiler.is_compiling():
+            self.keeper.leave_model()
 
 
 def is_in_backward() -> bool:
     """Whether the autograd engine is running in this thread."""
     return torch._C._current_graph_task_id() != -1
+
+
+def _is_called_by_compiler(frame: FrameType | None) -> bool:
+    """Whether the call came through a wrapper of ``torch.compile``, as one around the whole model leaves no trace
+    in the model."""
+    while frame is not None:
+        if frame.f_code.co_filename.endswith(("_dynamo/eval_frame.py", "_dynamo\\eval_frame.py")):
+            return True
+        frame = frame.f_back
+    return False

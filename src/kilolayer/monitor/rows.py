@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -13,6 +14,15 @@ from kilolayer.recording import RecordingWriter
 
 MAX_WAITING = 4096
 """Tensors that may wait on an accelerator before they are moved though no step was sampled."""
+
+
+class RowSink(Protocol):
+    """Whatever takes rows."""
+
+    writer: RecordingWriter
+
+    def put(self, step: int, codes: np.ndarray, values: np.ndarray | Tensor) -> None:
+        """Take rows of one step."""
 
 
 class RowQueue:
@@ -56,3 +66,26 @@ class RowQueue:
         self._waiting.append((step, codes, values, factors))
         if len(self._waiting) >= MAX_WAITING:
             self.flush()
+
+
+class HeldRows:
+    """Rows kept until their step ends, so that an optimizer that steps again within it replaces what it left."""
+
+    def __init__(self, rows: RowQueue):
+        self.writer = rows.writer
+        self._rows = rows
+        self._held: list[tuple[int, np.ndarray, np.ndarray | Tensor]] = []
+
+    def put(self, step: int, codes: np.ndarray, values: np.ndarray | Tensor) -> None:
+        """Rows of one step, ``codes`` and ``values`` of shape ``(num_rows,)``."""
+        self._held.append((step, codes, values))
+
+    def drop(self) -> None:
+        """Forget what is held."""
+        self._held = []
+
+    def release(self) -> None:
+        """Pass on what is held."""
+        for step, codes, values in self._held:
+            self._rows.put(step, codes, values)
+        self._held = []

@@ -58,14 +58,22 @@ class Scratch:
 
 
 def is_readable(x: Tensor) -> bool:
-    """Whether statistics of this tensor mean anything: real floating point, dense, not empty, not on ``meta``."""
+    """Whether statistics of this tensor mean anything: real floating point of two bytes or more, dense, not empty,
+    not on ``meta``, and all of it in this process."""
     return (
         x.is_floating_point()
+        and x.element_size() > 1
+        and not is_distributed(x)
         and x.layout is torch.strided
         and not x.is_nested
         and x.device.type != "meta"
         and x.numel() > 0
     )
+
+
+def is_distributed(x: Tensor) -> bool:
+    """Whether the tensor is a ``DTensor``, of which this process may hold a part."""
+    return type(x) is not Tensor and hasattr(x, "placements")
 
 
 def l2_norm(x: Tensor) -> Value:
@@ -90,7 +98,7 @@ def rms(x: Tensor) -> Value:
     return norm * share if isinstance(norm, float) else (norm[0], share)
 
 
-def describe(x: Tensor, scratch: Scratch, bounds: Bounds | None = None) -> dict[str, Value]:
+def describe(x: Tensor, scratch: Scratch, bounds: Bounds | None = None, *, with_mean: bool = False) -> dict[str, Value]:
     """RMS, std, largest magnitude, zero fraction, sample cosine and, where ``bounds`` say what it is, saturation.
 
     - ``std``: about the common mean of all entries; divisor: their number.
@@ -99,22 +107,26 @@ def describe(x: Tensor, scratch: Scratch, bounds: Bounds | None = None) -> dict[
     - ``sample_cosine``: mean cosine between pairs of different samples, see :func:`sample_cosine`; left out for a
       tensor without samples.
     - ``saturated_fraction``: share of entries within one hundredth of the range from one of its ends.
+    - ``mean``, on request: of all entries.
     """
     norm = l2_norm(x)
     share = 1 / x.numel()
-    found = {"rms": _times(norm, share**0.5)}
+    found = {"rms": times(norm, share**0.5)}
     x = _widen(x, norm, scratch)
     room = scratch.like(x)
-    torch.sub(x, x.mean(), out=room)
-    found["std"] = _times(_host(vector_norm(room)), share**0.5)
+    mean = x.mean()
+    torch.sub(x, mean, out=room)
+    found["std"] = times(_host(vector_norm(room)), share**0.5)
+    if with_mean:
+        found["mean"] = _host(mean)
     low, high = torch.aminmax(x)
     found["max_abs"] = _host(torch.maximum(-low, high))
-    found["zero_fraction"] = _times(_host(torch.eq(x, 0, out=room).sum()), share)
+    found["zero_fraction"] = times(_host(torch.eq(x, 0, out=room).sum()), share)
     if bounds is not None:
         margin = SATURATED_SHARE * (bounds[1] - bounds[0])
         lower = torch.le(x, bounds[0] + margin, out=room).sum()
         upper = torch.ge(x, bounds[1] - margin, out=room).sum()
-        found["saturated_fraction"] = _times(_host(lower + upper), share)
+        found["saturated_fraction"] = times(_host(lower + upper), share)
     if x.dim() >= 2:
         found["sample_cosine"] = sample_cosine(x, scratch)
     return found
@@ -132,7 +144,7 @@ def sample_cosine(x: Tensor, scratch: Scratch) -> Value:
     size = vector_norm(samples, dim=1, keepdim=True)
     unit = torch.div(samples, size.clamp_min(torch.finfo(x.dtype).tiny), out=scratch.like(samples))
     excess = unit.sum(0).square().sum() - torch.count_nonzero(size)
-    return _times(_host(excess), 1 / (num_samples * (num_samples - 1)))
+    return times(_host(excess), 1 / (num_samples * (num_samples - 1)))
 
 
 def l2_norms(tensors: Sequence[Tensor]) -> np.ndarray | Tensor:
@@ -182,5 +194,6 @@ def _host(value: Tensor) -> Value:
     return value.item() if value.is_cpu else (value, 1.0)
 
 
-def _times(value: Value, factor: float) -> Value:
+def times(value: Value, factor: float) -> Value:
+    """A value multiplied by a factor, without a look at it."""
     return value * factor if isinstance(value, float) else (value[0], value[1] * factor)

@@ -9,11 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from kilolayer.monitor import statistics
+from kilolayer.monitor.guard import Guard
 from kilolayer.monitor.hook import Hook
+from kilolayer.monitor.merging import Entry, Key
 from kilolayer.monitor.passes import Pass, PassKeeper
 from kilolayer.monitor.statistics import Value
 from kilolayer.monitor.unwrap import clean_name
@@ -35,13 +38,18 @@ class TapSet:
         sites: what to read. A site without a call number stands for every call of its module, one with a number
             for that call alone.
         writer: numbers the rows.
+        guard: takes errors while reading.
         is_full: all statistics, or the RMS alone.
     """
 
-    def __init__(self, model: nn.Module, sites: Sequence[Site], writer: RecordingWriter, *, is_full: bool):
+    def __init__(
+        self, model: nn.Module, sites: Sequence[Site], *, writer: RecordingWriter, guard: Guard, is_full: bool
+    ):
         self.model = model
         self.writer = writer
+        self.guard = guard
         self.is_full = is_full
+        self.keeps_sums = False
         self.keeper = PassKeeper()
         self.scratch = statistics.Scratch()
         self.seen: dict[str, Site] = {}
@@ -78,6 +86,23 @@ class TapSet:
             if (tap, call) in found.gradients:
                 gradients[codes["grad"]] = found.gradients[tap, call]
         return activations, gradients
+
+    def entries(self, found: Pass, *, grad_factor: float) -> dict[Key, Entry]:
+        """A pass as this process's share of each statistic; taken of a pass that kept sums."""
+        entries: dict[Key, Entry] = {}
+        for place, values in found.activations.items():
+            tap, call = place
+            assert isinstance(tap, Tap)
+            site = tap.name(call, is_repeated=found.num_calls[tap] > 1)
+            num_entries, num_pairs = found.weights[place]
+            for stat, value in values.items():
+                weight = num_pairs if stat == "sample_cosine" else num_entries
+                mean = found.means[place] if stat == "std" else 0.0
+                entries[site, "activation", stat] = Entry(weight, value, mean)
+            if place in found.gradients:
+                grad = statistics.times(found.gradients[place], grad_factor)
+                entries[site, "activation_grad", "rms"] = Entry(num_entries, grad)
+        return entries
 
     def ordered(self, sites: Iterable[Site]) -> list[Site]:
         """The sites, each call on its own where a module ran several times, in the order in which they ran; one that
@@ -118,6 +143,7 @@ class Tap(Hook):
         self.bounds = None if self.reads_input else activation_bounds(module)
         self.site: Site | None = None
         self.is_repeated = False
+        self.has_failed = False
         self._by_call: dict[int, Site] = {}
         self._codes: dict[str, dict[str, int]] = {}
 
@@ -129,9 +155,15 @@ class Tap(Hook):
             self._by_call[call] = site
 
     def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
-        # A shallow copy of a module shares its hooks.
-        if module is not self.module:
+        # A shallow copy of a module shares its hooks. Code that is being compiled leaves no room for them.
+        if module is not self.module or self.has_failed or torch.compiler.is_compiling():
             return
+        try:
+            self._read(args, output)
+        except Exception as error:
+            self._give_up(error)
+
+    def _read(self, args: Any, output: Any) -> None:
         tensor = first_tensor((args, output) if self.reads_input else output)
         if tensor is None:
             return
@@ -145,33 +177,51 @@ class Tap(Hook):
         current.num_calls[self] = call + 1
         if call >= MAX_CALLS or (self.site is None and call not in self._by_call):
             return
-        values = tensor.detach()
-        current.activations[self, call] = (
-            statistics.describe(values, self.taps.scratch, self.bounds)
-            if self.taps.is_full
-            else {"rms": statistics.rms(values)}
-        )
+        current.activations[self, call] = self._describe(tensor.detach(), current, call)
         if tensor.requires_grad:
             tensor.register_hook(partial(self._read_gradient, current, call))
         else:
             current.without_graph.add(self)
 
-    def codes(self, call: int, *, is_repeated: bool) -> dict[str, int]:
-        """The rows' codes of one call by statistic; ``grad`` is the gradient's RMS.
+    def _describe(self, values: Tensor, current: Pass, call: int) -> dict[str, Value]:
+        keeps_sums = self.taps.keeps_sums
+        if keeps_sums:
+            num_samples = values.shape[0] if values.dim() else 1
+            current.weights[self, call] = float(values.numel()), float(num_samples * (num_samples - 1))
+        if not self.taps.is_full:
+            return {"rms": statistics.rms(values)}
+        found = statistics.describe(values, self.taps.scratch, self.bounds, with_mean=keeps_sums)
+        if keeps_sums:
+            current.means[self, call] = found.pop("mean")
+        return found
+
+    def _give_up(self, error: Exception) -> None:
+        self.has_failed = True
+        self.taps.guard.report(f"{self.path}:{self.tensor}", error)
+
+    def name(self, call: int, *, is_repeated: bool) -> str:
+        """The site's name of one call.
 
         A module that ran several times in one pass keeps its numbered names from then on.
         """
+        return self._site_of(call, is_repeated=is_repeated).name
+
+    def _site_of(self, call: int, *, is_repeated: bool) -> Site:
         self.is_repeated = self.is_repeated or is_repeated
         site = self._by_call.get(call, self.site)
         assert site is not None
         if call not in self._by_call and self.is_repeated:
             site = dataclasses.replace(site, name=f"{self.path}#{call}:{self.tensor}")
-        if site.name not in self._codes:
-            self.taps.seen[site.name] = site
+        return self.taps.seen.setdefault(site.name, site)
+
+    def codes(self, call: int, *, is_repeated: bool) -> dict[str, int]:
+        """The rows' codes of one call by statistic; ``grad`` is the gradient's RMS."""
+        name = self.name(call, is_repeated=is_repeated)
+        if name not in self._codes:
             code = self.taps.writer.code
-            codes = {stat: code(site.name, "activation", stat) for stat in statistics.NAMES}
-            self._codes[site.name] = codes | {"grad": code(site.name, "activation_grad", "rms")}
-        return self._codes[site.name]
+            codes = {stat: code(name, "activation", stat) for stat in statistics.NAMES}
+            self._codes[name] = codes | {"grad": code(name, "activation_grad", "rms")}
+        return self._codes[name]
 
     def _read_repetition(self, tensor: Tensor) -> None:
         """A reentrant checkpoint ran the module without a graph first; the gradient passes through the repetition.
@@ -185,8 +235,12 @@ class Tap(Hook):
             tensor.register_hook(partial(self._read_gradient, current, 0))
 
     def _read_gradient(self, owner: Pass, call: int, grad: Tensor) -> None:
-        if statistics.is_readable(grad):
+        if self.has_failed or not statistics.is_readable(grad):
+            return
+        try:
             self.keeper.add_gradient(owner, (self, call), statistics.rms(grad.detach()))
+        except Exception as error:
+            self._give_up(error)
 
 
 def first_tensor(value: Any) -> Tensor | None:

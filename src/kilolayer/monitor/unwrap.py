@@ -38,6 +38,25 @@ def unwrap_optimizer(optimizer: object) -> torch.optim.Optimizer:
     return found
 
 
+def unwrap_optimizers(optimizer: object) -> tuple[torch.optim.Optimizer, ...]:
+    """One optimizer, several, or none, out of their wrappers.
+
+    Raises:
+        TypeError: one of them is no optimizer.
+        ValueError: an empty list, or one optimizer twice.
+    """
+    if optimizer is None:
+        return ()
+    if not isinstance(optimizer, (list, tuple)):
+        return (unwrap_optimizer(optimizer),)
+    found = tuple(unwrap_optimizer(one) for one in optimizer)
+    if not found:
+        raise ValueError("optimizer=[] watches no optimizer; pass None and call end_step() after each step")
+    if len({id(one) for one in found}) < len(found):
+        raise ValueError("the list of optimizers names one twice; list each once, the one that ends a step last")
+    return found
+
+
 def clean_name(name: str) -> str:
     """A fully qualified name without the wrappers' own parts."""
     return ".".join(part for part in name.split(".") if part not in WRAPPER_NAMES)

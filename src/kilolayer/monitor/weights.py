@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from kilolayer.monitor.rows import RowQueue
-from kilolayer.monitor.statistics import Scratch, Value, l2_norm, l2_norms
+from kilolayer.monitor.rows import RowSink
+from kilolayer.monitor.statistics import Scratch, Value, is_distributed, l2_norm, l2_norms
 
 SMALL = 1 << 14
 """Entries up to which the differences of many parameters are taken in one fused call: of larger ones each is read
@@ -37,7 +37,7 @@ class ParameterReader:
         self,
         parameters: Sequence[tuple[str, nn.Parameter]],
         optimizer: torch.optim.Optimizer | None,
-        rows: RowQueue,
+        rows: RowSink,
         *,
         weights_only: bool,
     ):
@@ -56,7 +56,8 @@ class ParameterReader:
         self._codes["update", "update_ratio"] = np.array(
             [rows.writer.code(name, "update", "update_ratio") for name, _ in parameters], np.int32
         )
-        self._grad_norm_code = np.array([rows.writer.code("run", "run", "grad_norm")], np.int32)
+        self.total: Vector | None = None
+        """Norm of all gradients read since it was last taken, ``(1,)``."""
         self._scratch = Scratch()
         self._before: list[Tensor] = []
         self._sizes: Vector = np.empty(0)
@@ -69,7 +70,7 @@ class ParameterReader:
 
     @torch.no_grad()
     def read_gradients(self, step: int, *, is_sampled: bool, scale: Tensor | None = None) -> None:
-        """Report the norm of all gradients and, one by one, of the weights' (on a sampled step: of all recorded).
+        """Report the gradients' norms, of the weights' alone or, on a sampled step, of all recorded.
 
         ``scale`` is what the loss was multiplied by, where the gradients still are.
         """
@@ -84,7 +85,7 @@ class ParameterReader:
                 norms = norms / (scale.to(norms) if isinstance(norms, Tensor) else float(scale))
             kept = (self._recorded if is_sampled else self._is_weight)[places]
             self.rows.put(step, self._codes["param_grad", "l2_norm"][places[kept]], _pick(norms, np.flatnonzero(kept)))
-            self.rows.put(step, self._grad_norm_code, _total(norms))
+            self.total = total_norm(norms)
         if is_sampled:
             self._grad_norms = _spread(norms, places, len(self.parameters))
 
@@ -96,9 +97,7 @@ class ParameterReader:
         self._sizes = l2_norms(self._moving)
         self.rows.put(step, self._codes["param", "l2_norm"][self._recorded], self._sizes)
         if copy or self._plain_lrs() is None:
-            if not self._before:
-                self._before = [torch.empty_like(parameter) for parameter in self._moving]
-            torch._foreach_copy_(self._before, list[Tensor](self._moving))
+            self._copy()
 
     @torch.no_grad()
     def read_updates(self, step: int, *, measured: bool) -> None:
@@ -111,25 +110,42 @@ class ParameterReader:
         else:
             updates = _pick(self._grad_norms, np.flatnonzero(self._recorded))
             updates = updates * (torch.as_tensor(lrs).to(updates) if isinstance(updates, Tensor) else lrs)
+        self._put_moves(step, updates, self._sizes)
+
+    def _put_moves(self, step: int, updates: Vector, sizes: Vector) -> None:
+        if isinstance(updates, Tensor) != isinstance(sizes, Tensor):  # parameters on the host and on accelerators
+            updates, sizes = _to_host(updates), _to_host(sizes)
         self.rows.put(step, self._codes["update", "l2_norm"][self._recorded], updates)
         with np.errstate(divide="ignore", invalid="ignore"):
-            ratios = updates / self._sizes
+            ratios = updates / sizes
         self.rows.put(step, self._codes["update", "update_ratio"][self._recorded], ratios)
 
+    def _tensors(self) -> list[Tensor]:
+        """The recorded parameters, of each the part that is in this process."""
+        return [local_part(parameter) for parameter in self._moving]
+
+    def _copy(self) -> None:
+        tensors = self._tensors()
+        if [t.device for t in self._before] != [t.device for t in tensors]:
+            self._before = [torch.empty_like(tensor) for tensor in tensors]
+        torch._foreach_copy_(self._before, tensors)
+
     def _differences(self) -> Vector:
-        sizes = np.array([parameter.numel() for parameter in self._moving])
+        moving = self._tensors()
+        sizes = np.array([tensor.numel() for tensor in moving])
         small, large = np.flatnonzero(sizes <= SMALL), np.flatnonzero(sizes > SMALL)
         found: list[Value] = [0.0] * len(sizes)
         if len(small):
-            norms = l2_norms(torch._foreach_sub([self._moving[i] for i in small], [self._before[i] for i in small]))
+            norms = l2_norms(torch._foreach_sub([moving[i] for i in small], [self._before[i] for i in small]))
             for place, norm in zip(small, norms, strict=True):
                 found[place] = (norm, 1.0) if isinstance(norm, Tensor) else float(norm)
         for place in large:
             before = self._before[place]
-            found[place] = l2_norm(torch.sub(self._moving[place], before, out=self._scratch.like(before)))
-        if not isinstance(self._sizes, Tensor):
-            return np.array(found, np.float64)
-        return torch.stack([value[0].to(self._sizes) for value in found if isinstance(value, tuple)])
+            found[place] = l2_norm(torch.sub(moving[place], before, out=self._scratch.like(before)))
+        if any(isinstance(value, float) for value in found):
+            return np.array([v if isinstance(v, float) else float(v[0]) for v in found], np.float64)
+        moves = [value[0] for value in found if isinstance(value, tuple)]
+        return torch.stack([move.to(moves[0].device, torch.float32) for move in moves])
 
     def _plain_lrs(self) -> np.ndarray | None:
         """The learning rate of each recorded parameter if the optimizer is SGD and nothing else touches them."""
@@ -147,6 +163,21 @@ class ParameterReader:
         return np.array([lrs.get(id(parameter), 0.0) for parameter in self._moving])
 
 
+def local_part(x: Tensor) -> Tensor:
+    """What of a tensor is in this process."""
+    return x.to_local() if is_distributed(x) else x  # type: ignore[attr-defined]
+
+
+def is_measurable(parameter: Tensor) -> bool:
+    """Whether a parameter has a norm: floating point of two bytes or more, or complex, and memory of its own."""
+    is_real = parameter.is_floating_point() and parameter.element_size() > 1
+    return (is_real or parameter.is_complex()) and parameter.device.type != "meta"
+
+
+def _to_host(values: Vector) -> np.ndarray:
+    return values.double().cpu().numpy() if isinstance(values, Tensor) else values
+
+
 def _dense(grad: Tensor) -> Tensor:
     return grad.coalesce().values()
 
@@ -157,7 +188,7 @@ def _pick(values: Vector, places: np.ndarray) -> Vector:
     return values[torch.from_numpy(places).to(values.device)] if isinstance(values, Tensor) else values[places]
 
 
-def _total(norms: Vector) -> Vector:
+def total_norm(norms: Vector) -> Vector:
     """Norm of everything from the norms of its parts, ``(1,)``."""
     if isinstance(norms, Tensor):
         return torch.linalg.vector_norm(norms).reshape(1)
