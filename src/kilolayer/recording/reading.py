@@ -6,19 +6,18 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from kilolayer.recording.schema import FORMAT, HEADER, PART_PATTERN, SCHEMA, part_name
+from kilolayer.recording.schema import FORMAT, HEADER, PART_PATTERN, part_name
 from kilolayer.recording.site import Site
+from kilolayer.recording.sources import AGAIN, MemoryRows, RowSource, SavedRows
 
-AGAIN = "copy the whole folder again, or delete it and record anew"
+HELD_ROWS = 4_000_000
+"""Rows up to which a recording is read as a whole, 80 MB; of a larger one each statistic is read when asked for."""
 
 
 class Saved(NamedTuple):
     """What a folder holds."""
 
-    rows: pa.Table
+    rows: RowSource
     sites: list[Site]
     facts: dict[str, Any]
 
@@ -38,8 +37,10 @@ def read_folder(folder: Path) -> Saved:
         sites = [Site.from_dict(fields) for fields in header["sites"]]
     except (AttributeError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is damaged: its site table is wrong ({error}); {AGAIN}") from error
-    tables = [_read_part(part) for part in _find_parts(folder, header.get("parts"))]
-    return Saved(pa.concat_tables(tables) if tables else SCHEMA.empty_table(), sites, header["facts"])
+    rows: RowSource = SavedRows(_find_parts(folder, header.get("parts")))
+    if rows.num_rows <= HELD_ROWS:
+        rows = MemoryRows(rows.table())
+    return Saved(rows, sites, header["facts"])
 
 
 def _read_header(folder: Path) -> dict[str, Any]:
@@ -69,28 +70,3 @@ def _find_parts(folder: Path, announced: object) -> list[Path]:
     if missing := [part.name for part in expected if part not in found]:
         raise ValueError(f"{folder} is incomplete: {', '.join(missing[:3])} missing; {AGAIN}")
     return found
-
-
-def _read_part(path: Path) -> pa.Table:
-    try:
-        # Not read_table, which takes columns from the names of folders such as "lr=0.1" too.
-        rows = pq.ParquetFile(path).read()
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise ValueError(f"{path} is damaged ({_short(error)}); {AGAIN}") from error
-    if lacking := [name for name in SCHEMA.names if name not in rows.column_names]:
-        raise ValueError(
-            f"{path} is no part of a recording: it lacks the columns {', '.join(lacking)} (it has "
-            f"{', '.join(rows.column_names) or 'none'}); {AGAIN}"
-        )
-    try:
-        rows = rows.select(SCHEMA.names).cast(SCHEMA)
-    except (pa.ArrowException, ValueError) as error:
-        raise ValueError(f"{path} is no part of a recording ({_short(error)}); {AGAIN}") from error
-    if empty := [name for name in SCHEMA.names if rows.column(name).null_count]:
-        raise ValueError(f"{path} is damaged: {', '.join(empty)} has rows without a value; {AGAIN}")
-    return rows
-
-
-def _short(error: Exception) -> str:
-    """The first line: Arrow adds what its reader went through."""
-    return str(error).partition("\n")[0]

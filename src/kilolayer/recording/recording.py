@@ -10,9 +10,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from kilolayer.recording.parts import Rows, write_part
 from kilolayer.recording.reading import read_folder
-from kilolayer.recording.schema import LABEL, SCHEMA
+from kilolayer.recording.schema import SCHEMA
 from kilolayer.recording.site import Site
+from kilolayer.recording.sources import Columns, MemoryRows, RowSource, SavedRows
+
+KEPT_ROWS = 16_000_000
+"""Rows of statistics already asked for that a recording keeps at hand, 12 bytes each."""
 
 
 class Recording:
@@ -36,58 +41,41 @@ class Recording:
         [2.3]
     """
 
-    def __init__(self, rows: pa.Table, sites: Sequence[Site] = (), facts: dict[str, Any] | None = None):
-        if not isinstance(rows, pa.Table):
-            raise TypeError(f"rows must be a pyarrow Table, got {type(rows).__name__}; fill a RecordingWriter instead")
-        if sorted(rows.column_names) != sorted(SCHEMA.names):
-            raise ValueError(f"rows have the columns {', '.join(SCHEMA.names)}; got {', '.join(rows.column_names)}")
-        rows = rows.select(SCHEMA.names)
-        self.rows = rows.cast(SCHEMA) if rows.schema != SCHEMA else rows
+    def __init__(self, rows: pa.Table | RowSource, sites: Sequence[Site] = (), facts: dict[str, Any] | None = None):
+        self._source: RowSource = rows if isinstance(rows, (MemoryRows, SavedRows)) else MemoryRows(_checked(rows))
+        self._selected: dict[tuple[str, str], Columns] = {}
         self.sites = tuple(sites)
         self.facts = dict(facts or {})
 
+    @cached_property
+    def rows(self) -> pa.Table:
+        """All rows as one table. The rows of one site, role and statistic are in the order of their steps."""
+        return self._source.table()
+
     def __len__(self) -> int:
-        return int(self.rows.num_rows)
+        return self._source.num_rows
 
     def __repr__(self) -> str:
         return f"Recording({len(self)} rows, {len(self.sites)} sites, {len(self.steps())} steps)"
 
     # ------------------------------------------------------------------ questions
-    @cached_property
-    def _codes(self) -> dict[str, tuple[np.ndarray, dict[str, int]]]:
-        """Integer codes per label column, so that a question is a few NumPy comparisons."""
-        out = {}
-        rows = self.rows.unify_dictionaries().combine_chunks()
-        for name in ("site", "role", "stat"):
-            column = rows.column(name)
-            chunk = column.chunk(0) if column.num_chunks else pa.array([], type=LABEL)
-            labels = {label: code for code, label in enumerate(chunk.dictionary.to_pylist())}
-            out[name] = (chunk.indices.to_numpy(zero_copy_only=False), labels)
-        return out
-
-    @cached_property
-    def _step(self) -> np.ndarray:
-        return self.rows.column("step").to_numpy()
-
-    @cached_property
-    def _value(self) -> np.ndarray:
-        return self.rows.column("value").to_numpy()
-
-    def _mask(self, **labels: str) -> np.ndarray:
-        mask = np.ones(len(self), dtype=bool)
-        for column, label in labels.items():
-            codes, known = self._codes[column]
-            mask &= codes == known.get(label, -1)
-        return mask
+    def _select(self, role: str, stat: str) -> Columns:
+        """The rows of one statistic; kept, as a question is seldom asked alone, up to a bound."""
+        key = (role, stat)
+        if key not in self._selected:
+            found = self._source.select(role, stat)
+            while self._selected and sum(len(one.steps) for one in self._selected.values()) > KEPT_ROWS:
+                del self._selected[next(iter(self._selected))]
+            self._selected[key] = found
+        return self._selected[key]
 
     def steps(self, role: str | None = None, stat: str | None = None) -> np.ndarray:
         """The steps with at least one row of this role and statistic, ascending."""
-        wanted = {key: label for key, label in (("role", role), ("stat", stat)) if label is not None}
-        return np.unique(self._step[self._mask(**wanted)] if wanted else self._step)
+        return self._source.steps(role, stat)
 
     def has(self, role: str, stat: str) -> bool:
         """Whether any row of this role and statistic was recorded: missing is not the same as clean."""
-        return bool(self._mask(role=role, stat=stat).any())
+        return len(self._select(role, stat).steps) > 0
 
     def series(self, site: str, role: str, stat: str) -> tuple[np.ndarray, np.ndarray]:
         """One statistic of one site over time.
@@ -95,9 +83,12 @@ class Recording:
         Returns:
             steps (ascending) and values, both of shape ``(num_steps,)``.
         """
-        mask = self._mask(site=site, role=role, stat=stat)
-        order = np.argsort(self._step[mask], kind="stable")
-        return self._step[mask][order], self._value[mask][order]
+        found = self._select(role, stat)
+        if site not in found.names:
+            return found.steps[:0], found.values[:0]
+        rows = np.flatnonzero(found.sites == found.names.index(site))
+        rows = rows[np.argsort(found.steps[rows], kind="stable")]
+        return found.steps[rows], found.values[rows]
 
     def matrix(self, role: str, stat: str, sites: Iterable[Site | str]) -> tuple[np.ndarray, np.ndarray]:
         """One statistic over steps and sites; NaN where no row exists.
@@ -106,17 +97,17 @@ class Recording:
             steps of shape ``(num_steps,)`` and values of shape ``(num_steps, num_sites)``.
         """
         names = [site if isinstance(site, str) else site.name for site in sites]
-        mask = self._mask(role=role, stat=stat)
-        codes, labels = self._codes["site"]
-        place = np.full(len(labels) + 1, -1)
+        found = self._select(role, stat)
+        numbers = {name: number for number, name in enumerate(found.names)}
+        place = np.full(len(numbers) + 1, -1, np.int32)
         for position, name in enumerate(names):
-            if name in labels:
-                place[labels[name]] = position
-        column = place[codes[mask]]
-        kept = column >= 0
-        steps, row = np.unique(self._step[mask][kept], return_inverse=True)
+            if name in numbers:
+                place[numbers[name]] = position
+        column = place[found.sites]
+        kept = slice(None) if column.size and column.min() >= 0 else column >= 0
+        steps, row = np.unique(found.steps[kept], return_inverse=True)
         values = np.full((len(steps), len(names)), np.nan)
-        values[row, column[kept]] = self._value[mask][kept]
+        values[row, column[kept]] = found.values[kept]
         return steps, values
 
     def curve(self, role: str, stat: str, sites: Iterable[Site | str], step: int = 0) -> np.ndarray:
@@ -169,10 +160,19 @@ class Recording:
         Raises:
             FileExistsError: the folder already holds a recording, or is a file.
         """
-        from kilolayer.recording.writer import open_folder, write_header, write_part
+        from kilolayer.recording.writer import open_folder, write_header
 
         folder = Path(folder)
         open_folder(folder)
-        write_part(folder, 0, self.rows)
+        write_part(folder, 0, [group.table() for group in Rows.of(self.rows).groups()])
         write_header(folder, self.sites, self.facts, num_parts=1)
         return folder
+
+
+def _checked(rows: Any) -> pa.Table:
+    if not isinstance(rows, pa.Table):
+        raise TypeError(f"rows must be a pyarrow Table, got {type(rows).__name__}; fill a RecordingWriter instead")
+    if sorted(rows.column_names) != sorted(SCHEMA.names):
+        raise ValueError(f"rows have the columns {', '.join(SCHEMA.names)}; got {', '.join(rows.column_names)}")
+    rows = rows.select(SCHEMA.names)
+    return rows.cast(SCHEMA) if rows.schema != SCHEMA else rows

@@ -1,23 +1,22 @@
-"""Filling a recording: rows are gathered in memory and written as Parquet parts, each complete or absent."""
+"""Filling a recording: rows are gathered in memory and written in the background as Parquet parts, each complete or
+absent."""
 
 from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from kilolayer.recording.parts import Key, Rows, write_part
 from kilolayer.recording.recording import Recording
-from kilolayer.recording.schema import FORMAT, HEADER, LABEL, PART_PATTERN, ROLES, SCHEMA, part_name
+from kilolayer.recording.schema import FORMAT, HEADER, PART_PATTERN, ROLES, SCHEMA
 from kilolayer.recording.site import Site
-
-Key = tuple[str, str, str]
-"""(site, role, stat)"""
 
 LAST_STEP = int(np.iinfo(np.int32).max)
 
@@ -61,22 +60,12 @@ def write_header(folder: Path, sites: Sequence[Site], facts: dict[str, Any], *, 
     replace_file(folder / HEADER, text.encode())
 
 
-def write_part(folder: Path, index: int, rows: pa.Table) -> None:
-    """Write one Parquet part; it is renamed into place when complete."""
-    path = folder / part_name(index)
-    temporary = path.with_name(path.name + ".tmp")
-    pq.write_table(
-        rows,
-        temporary,
-        compression="zstd",
-        use_byte_stream_split=["value"],
-        use_dictionary=["site", "role", "stat", "step"],
-    )
-    os.replace(temporary, path)
-
-
 class RecordingWriter:
     """Collects rows; with ``folder`` it also writes them, a part every ``part_rows`` rows.
+
+    Parts are written by a thread of their own, one at a time, and renamed when complete: a process that is killed
+    leaves a recording that lacks at most the rows since the last part. Memory holds the part being written and the
+    one being filled.
 
     Args:
         folder: where to write; ``None`` keeps everything in memory.
@@ -99,6 +88,8 @@ class RecordingWriter:
         self._num_pending = 0
         self._kept: list[pa.Table] = []
         self._num_parts = 0
+        self._header: tuple[Any, ...] | None = None
+        self._thread: PartThread | None = None
         if self.folder is not None:
             open_folder(self.folder)
 
@@ -136,33 +127,74 @@ class RecordingWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Turn what is pending into a part; without a folder it stays in memory."""
+        """Begin to write what is pending as a part, once the part before is written; without a folder keep it.
+
+        Raises:
+            OSError: the part before could not be written.
+        """
         if not self._pending:
             return
-        steps = np.concatenate([np.full(len(codes), step, np.int32) for step, codes, _ in self._pending])
-        codes = np.concatenate([codes for _, codes, _ in self._pending])
-        values = np.concatenate([values for _, _, values in self._pending])
-        columns: list[pa.Array] = [pa.array(steps)]
-        for position in range(3):
-            labels = [key[position] for key in self._codes]
-            names = list(dict.fromkeys(labels))
-            number = {name: index for index, name in enumerate(names)}
-            lookup = np.array([number[label] for label in labels], np.int32)
-            columns.append(pa.DictionaryArray.from_arrays(pa.array(lookup[codes]), pa.array(names)).cast(LABEL))
-        rows = pa.Table.from_arrays([*columns, pa.array(values)], schema=SCHEMA)
+        pending, self._pending, self._num_pending = self._pending, [], 0
+        rows = _joined(pending, list(self._codes))
         if self.folder is None:
-            self._kept.append(rows)
-        else:
-            write_part(self.folder, self._num_parts, rows)
-            write_header(self.folder, self.sites, self.facts, num_parts=self._num_parts + 1)
+            self._kept.append(rows.table())
+            return
+        self.wait()
+        self._save_header()
+        self._thread = PartThread(self.folder, self._num_parts, rows)
+        self._thread.start()
         self._num_parts += 1
-        self._pending, self._num_pending = [], 0
+
+    def wait(self) -> None:
+        """Return once every part that was begun is on disk.
+
+        Raises:
+            OSError: it could not be written.
+        """
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join()
+            if thread.error is not None:
+                raise thread.error
 
     def close(self) -> Recording:
         """Flush, write the header and return the recording."""
         self.flush()
+        self.wait()
         if self.folder is not None:
             write_header(self.folder, self.sites, self.facts, num_parts=self._num_parts)
             return Recording.load(self.folder)
         rows = pa.concat_tables(self._kept) if self._kept else SCHEMA.empty_table()
         return Recording(rows, self.sites, self.facts)
+
+    def _save_header(self) -> None:
+        """Write the header anew where the sites or the facts have changed; the parts need not be counted before the
+        end."""
+        assert self.folder is not None
+        header = (*self.sites, json.dumps(self.facts, default=str))
+        if header != self._header:
+            write_header(self.folder, self.sites, self.facts, num_parts=self._num_parts)
+            self._header = header
+
+
+class PartThread(threading.Thread):
+    """Writes one part; an interpreter that ends waits for it."""
+
+    def __init__(self, folder: Path, index: int, rows: Rows):
+        super().__init__(name="kilolayer-recording")
+        self.error: Exception | None = None
+        self._folder, self._index, self._rows = folder, index, rows
+
+    def run(self) -> None:
+        """Write it."""
+        try:
+            write_part(self._folder, self._index, [group.table() for group in self._rows.groups()])
+        except Exception as error:
+            self.error = error
+
+
+def _joined(pending: list[tuple[int, np.ndarray, np.ndarray]], keys: list[Key]) -> Rows:
+    steps = np.concatenate([np.full(len(codes), step, np.int32) for step, codes, _ in pending])
+    codes = np.concatenate([codes for _, codes, _ in pending])
+    values = np.concatenate([values for _, _, values in pending])
+    return Rows(steps, codes, values, keys)
