@@ -18,7 +18,10 @@ from kilolayer.cli.lab_wirings import wirings
 from kilolayer.cli.mistakes import Command, describe_usage_error
 from kilolayer.cli.predict import predict
 from kilolayer.cli.report import report
+from kilolayer.cli.sample import sample
 from kilolayer.cli.structure import structure
+from kilolayer.cli.train import train
+from kilolayer.cli.translate import translate
 
 app = typer.Typer(
     name="kilolayer",
@@ -36,6 +39,9 @@ app.command(cls=Command)(init_plan)
 app.command(cls=Command)(predict)
 app.command(cls=Command)(report)
 app.command(cls=Command)(structure)
+app.command(cls=Command)(train)
+app.command(cls=Command)(sample)
+app.command(cls=Command)(translate)
 lab.command(cls=Command)(wirings)
 lab.command(cls=Command)(update)
 lab.command(cls=Command)(chain)

@@ -9,6 +9,16 @@ the optimizer's remains.
 from kilolayer.monitor.monitor import Monitor
 from kilolayer.monitor.schedule import EverySteps, FirstSteps, LogSpaced
 from kilolayer.monitor.sites import describe_sites
-from kilolayer.monitor.spikes import Rise, Spike, find_spikes
+from kilolayer.monitor.spikes import Rise, Spike, find_spikes, trace_spike
 
-__all__ = ["EverySteps", "FirstSteps", "LogSpaced", "Monitor", "Rise", "Spike", "describe_sites", "find_spikes"]
+__all__ = [
+    "EverySteps",
+    "FirstSteps",
+    "LogSpaced",
+    "Monitor",
+    "Rise",
+    "Spike",
+    "describe_sites",
+    "find_spikes",
+    "trace_spike",
+]

@@ -108,6 +108,21 @@ def find_spikes(recording: Recording, *, window: int = WINDOW, num_sds: float = 
     return [triage.examine(at) for at in triage.find()]
 
 
+def trace_spike(recording: Recording, step: int, *, window: int = WINDOW, num_sds: float = NUM_SDS) -> Spike:
+    """What rose first on the way to one step, whether or not its gradient norm is a spike.
+
+    For a spike that something else showed, such as the loss; see :func:`find_spikes`.
+
+    Raises:
+        ValueError: a recording without the gradient norm of that step.
+    """
+    triage = _Triage(recording, window, num_sds)
+    at = np.flatnonzero(triage.steps == step)
+    if not len(at):
+        raise ValueError(f"this recording has no gradient norm of step {step}")
+    return triage.examine(int(at[0]))
+
+
 class _Triage:
     """A recording's gradient norms as arrays over steps, before clipping where that is known."""
 

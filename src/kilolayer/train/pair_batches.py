@@ -30,6 +30,11 @@ class Batch(NamedTuple):
     target_out: Tensor
     source_padding: Tensor | None
 
+    def rows(self, first: int, every: int) -> Batch:
+        """Every so many pairs, from ``first`` on."""
+        padding = None if self.source_padding is None else self.source_padding[first::every]
+        return Batch(self.source[first::every], self.target_in[first::every], self.target_out[first::every], padding)
+
     def with_sources_shuffled(self) -> Batch:
         """Every target beside the source of another pair."""
         shift = max(len(self.source) // 2, 1)

@@ -1,0 +1,130 @@
+"""Learning a language from a text: what is read, batches, and what a model of it is judged by."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from kilolayer.train.hub import is_hub_name, load_texts
+from kilolayer.train.recipe import Recipe
+from kilolayer.train.text import read_text
+from kilolayer.train.vocabulary import Vocabulary, learn_vocabulary
+
+HELD_OUT_SHARE = 0.1
+EVAL_WINDOWS = 64
+"""Held-out sequences of an evaluation on the way; at the end all are used."""
+
+EVAL_BATCH = 16
+
+
+@dataclass(frozen=True, eq=False)
+class LanguageTask:
+    """Next-token prediction on one text.
+
+    Attributes:
+        recipe: sizes and seed.
+        vocabulary: its tokens.
+        train, held_out: ids; the last tenth of the text is held out. Shape: ``(num_tokens,)``, int64.
+        num_held_out_characters: of the held-out text.
+        checksum: CRC-32 of the text.
+    """
+
+    recipe: Recipe
+    vocabulary: Vocabulary
+    train: Tensor
+    held_out: Tensor
+    num_held_out_characters: int
+    checksum: str
+
+    @property
+    def vocab_size(self) -> int:
+        """Tokens."""
+        return self.vocabulary.size
+
+    def to_dict(self) -> dict[str, Any]:
+        """The vocabulary, ready for JSON."""
+        return self.vocabulary.to_dict()
+
+    def pieces(self, step: int, count: int) -> list[Tensor]:
+        """The batch of a step in equal pieces; it depends on nothing but the recipe and the step.
+
+        Shape: ``(batch_size / count, length + 1)`` each, int64.
+        """
+        length, size = self.recipe.length, self.recipe.batch_size
+        starts = np.random.default_rng((self.recipe.seed, step)).integers(len(self.train) - length, size=size)
+        return list(self.train.unfold(0, length + 1, 1)[torch.from_numpy(starts)].chunk(count))
+
+    def count_targets(self, piece: Tensor) -> int:
+        """Tokens to be predicted."""
+        return piece.numel() - len(piece)
+
+    def predict(self, model: nn.Module, piece: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits ``(num_tokens, vocab_size)`` and targets ``(num_tokens,)``."""
+        logits = model(piece[:, :-1])
+        return logits.flatten(0, 1), piece[:, 1:].flatten()
+
+    def held_out_pieces(self, *, is_final: bool) -> Iterator[Tensor]:
+        """Sequences side by side, over all of the held-out part or evenly spread over it."""
+        length = self.recipe.length
+        windows = self.held_out.unfold(0, length + 1, length)
+        if not is_final and len(windows) > EVAL_WINDOWS:
+            chosen = torch.linspace(0, len(windows) - 1, EVAL_WINDOWS, dtype=torch.float64).long()
+            windows = windows[chosen]
+        return iter(windows.split(EVAL_BATCH))
+
+    def describe_loss(self, loss: float) -> dict[str, float]:
+        """A held-out loss in other units: perplexity, and nats per character."""
+        perplexity = math.exp(loss) if loss < 700 else math.inf
+        return {
+            "perplexity": perplexity,
+            "nats_per_character": loss * len(self.held_out) / self.num_held_out_characters,
+        }
+
+    def final_scores(self, model: nn.Module) -> dict[str, Any]:
+        """Nothing beyond the loss."""
+        return {}
+
+
+def load_language(recipe: Recipe) -> LanguageTask:
+    """Read the text of a recipe and learn its vocabulary from the part to train on.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ValueError: a text too short or with too few sub-words; and what reading the file raises.
+    """
+    text = read_corpus(recipe.data)
+    num_train = len(text) - round(HELD_OUT_SHARE * len(text))
+    # Characters are counted over all of the text: one that is held out alone would have no id.
+    learned_from = text if recipe.tokens == "characters" else text[:num_train]
+    vocabulary = learn_vocabulary(learned_from, recipe.tokens, recipe.vocab_size)
+    train, held_out = vocabulary.encode(text[:num_train]), vocabulary.encode(text[num_train:])
+    if min(len(train), len(held_out)) < recipe.length + 1:
+        raise ValueError(
+            f"length {recipe.length} needs {recipe.length + 1} tokens in the held-out tenth of the text, and "
+            f"{recipe.data} has {len(held_out)} there; use a shorter length or a longer text"
+        )
+    checksum = f"{zlib.crc32(text.encode('utf-8', 'surrogatepass')):08x}"
+    return LanguageTask(recipe, vocabulary, train, held_out, len(text) - num_train, checksum)
+
+
+def read_corpus(data: str) -> str:
+    """The text of a file, of a folder's ``.txt`` files in order of name, or of a data set of Hugging Face."""
+    if is_hub_name(data):
+        return "".join(load_texts(data))
+    path = Path(data).expanduser()
+    if path.is_dir():
+        files = sorted(path.glob("*.txt"))
+        if not files:
+            raise ValueError(f"data {data} is a folder without .txt files; name a file of UTF-8 text")
+        return "".join(read_text(file, str(file)) for file in files)
+    if not path.exists():
+        raise FileNotFoundError(f"there is no file {data!r}; data is a file of UTF-8 text")
+    return read_text(path, data)
