@@ -121,7 +121,8 @@ class RecordingWriter:
         if not 0 <= step <= LAST_STEP:
             raise ValueError(f"step must be >= 0 and at most {LAST_STEP:,}, got {step}")
         with np.errstate(over="ignore"):
-            self._pending.append((step, np.asarray(codes, np.int32), np.asarray(values, np.float32)))
+            # Copies: the caller may use its arrays again.
+            self._pending.append((step, np.array(codes, np.int32), np.array(values, np.float32)))
         self._num_pending += len(codes)
         if self._num_pending >= self.part_rows:
             self.flush()

@@ -283,3 +283,12 @@ def test_the_first_format_is_read():
     steps, values = recording.series("blocks.0.w", "param_grad", "l2_norm")
     assert (steps.tolist(), values.tolist()) == ([0, 5, 10], [0.25, 1.5, 2.75])
     assert len(recording) == 9
+
+
+def test_arrays_that_are_used_again_change_nothing():
+    writer = RecordingWriter()
+    codes, values = np.array([writer.code("a", "activation", "rms")], np.int32), np.ones(1, np.float32)
+    for step in range(3):
+        values[:] = step
+        writer.add_many(step, codes, values)
+    assert writer.close().series("a", "activation", "rms")[1].tolist() == [0, 1, 2]
