@@ -61,12 +61,11 @@ def describe(tensor: Tensor, operation: str, *, unit_dim: int) -> Stats:
     finite = math.isfinite(low) and math.isfinite(high)
     if not finite:
         return Stats(_finite_rms(wide), False, numel, has_nan=math.isnan(low) or math.isnan(high))
-    found = Stats(_rms(wide), True, numel, max_abs=max(-low, high))
+    found = Stats(_rms(wide), True, numel, max_abs=max(-low, high), mean=float(wide.mean()))
     is_matrix = operation in ops.MATRICES or operation in ops.FUSED_NORMS or operation in ("embedding", "add")
     is_softmax = operation in ops.SOFTMAX
     if not (is_matrix or is_softmax or operation in WITH_UNITS):
         return found
-    found.mean = float(wide.mean())
     found.std = math.sqrt(max(found.rms**2 - found.mean**2, 0.0))
     if wide.dim() >= 2 and wide.shape[0] > 1:
         found.cosine = _cosine(wide)
