@@ -1,0 +1,145 @@
+"""Apply a conversion, verify it, and put the model back if it does not hold."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from kilolayer.convert.branches import Refusal
+from kilolayer.convert.carriers import carry, close_fast_paths, multiply
+from kilolayer.convert.example_inputs import example_inputs
+from kilolayer.convert.optimizers import repoint, rescale_state
+from kilolayer.convert.own_layers import place_under
+from kilolayer.convert.plan import Conversion, ConversionPlan
+from kilolayer.convert.snapshot import Snapshot
+from kilolayer.convert.verify import largest_difference, run_all, tolerance_of
+
+
+def apply_conversion(
+    model: nn.Module, plan: ConversionPlan, *, inputs: Any = None, optimizer: Optimizer | None = None
+) -> Conversion:
+    """Change a model in place as a plan says, verify that its outputs stayed, and return what was done.
+
+    The model runs on random inputs, where they can be drawn, and on the given ones, before and behind, in evaluation
+    mode and its own dtype. Outputs may differ by 1e-5 in float32 and 1e-12 in float64, relative to the largest one
+    where that is above 1. If they differ more, or anything fails, the model is put back to the bit.
+
+    Args:
+        model: the model the plan was made for.
+        plan: from :func:`plan_conversion`.
+        inputs: further inputs to verify with; those of the plan are used anyway.
+        optimizer: trains the model; what it remembers of rescaled parameters is rescaled, and it goes on with the
+            parameters the model has then.
+
+    Raises:
+        ValueError: a plan for another model, or no inputs to verify with; as
+            :class:`~kilolayer.convert.Refusal`, a conversion whose outputs differ.
+
+    Example:
+        >>> model = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 4, 64, batch_first=True), 8)
+        >>> done = apply_conversion(model, plan_conversion(model, "deepnorm"))
+        >>> done.max_difference <= done.tolerance
+        True
+    """
+    if not isinstance(plan, ConversionPlan):
+        raise TypeError(f"plan must be a ConversionPlan, got {type(plan).__name__}; make one with plan_conversion")
+    _check_fits(model, plan)
+    if plan.form == "rewired" or plan.init is not None:
+        from kilolayer.convert.fresh import apply_fresh
+
+        done = apply_fresh(model, plan, optimizer=optimizer)
+        _record(model, plan)
+        return done
+    samples = _samples(model, plan, inputs)
+    before = run_all(model, samples)
+    if not any(before):
+        raise ValueError(f"{type(model).__name__} returns no floating-point tensor, so nothing can be verified")
+    old = dict(model.named_parameters())
+    with Snapshot(model, _scaled_parameters(plan)) as snapshot:
+        try:
+            change_in_place(model, plan)
+            difference = largest_difference(before, run_all(model, samples))
+        except BaseException:
+            snapshot.restore()
+            raise
+        if not difference <= tolerance_of(model):
+            snapshot.restore()
+            raise Refusal(
+                f"the converted {plan.model_class} differs by {difference:.2e} from what it was, more than "
+                f"{tolerance_of(model):.0e}; it was put back"
+            )
+    _record(model, plan)
+    if optimizer is not None:
+        _carry_over(model, plan, optimizer, old)
+    return Conversion(plan, dict(plan.names), difference, tolerance_of(model))
+
+
+def _check_fits(model: nn.Module, plan: ConversionPlan) -> None:
+    names = {name for name, _ in model.named_parameters()}
+    missing = sorted(set(plan.names) - names)
+    if type(model).__name__ != plan.model_class or missing:
+        what = f"it lacks {missing[0]}" if missing else f"this is a {type(model).__name__}"
+        raise ValueError(f"the plan was made for another model, a {plan.model_class}: {what}; plan this model anew")
+
+
+def _samples(model: nn.Module, plan: ConversionPlan, inputs: Any) -> list[Any]:
+    drawn = [example_inputs(model, seed=1)]
+    samples = [one for one in [*drawn, plan.inputs, inputs] if one is not None]
+    if not samples:
+        raise ValueError(f"nothing says what {type(model).__name__} takes; pass inputs= to verify with")
+    return samples
+
+
+def _scaled_parameters(plan: ConversionPlan) -> Iterable[str]:
+    return (name for change in plan.changes if change.factor != 1.0 for name in change.parameters)
+
+
+def change_in_place(model: nn.Module, plan: ConversionPlan) -> None:
+    """Do what a plan that keeps the function says, without verifying anything."""
+    for change in plan.changes:
+        for name in change.parameters:
+            if change.factor != 1.0:
+                multiply(model, name, change.factor)
+        if plan.form == "carried":
+            carry(model, change)
+    if plan.form == "kilolayer":
+        place_under(model, plan)
+    else:
+        close_fast_paths(model)
+
+
+def _record(model: nn.Module, plan: ConversionPlan) -> None:
+    """Say in a Hugging Face config what the model is, so that it can be made so again when it is loaded."""
+    config: Any = getattr(model, "config", None)
+    if config is None or not hasattr(config, "to_dict") or plan.form == "kilolayer":
+        return
+    if plan.scheme.name == "post-ln" and plan.form == "carried":
+        if hasattr(config, "kilolayer"):
+            del config.kilolayer
+        return
+    config.kilolayer = scheme_entry(plan)
+
+
+def scheme_entry(plan: ConversionPlan) -> dict[str, Any]:
+    """The scheme and the depth of its scales, as a config stores them."""
+    return {
+        "format": 1,
+        "scheme": plan.scheme.name,
+        "rule": plan.scheme.rule,
+        **dataclasses.asdict(plan.depth),
+        "form": plan.form,
+    }
+
+
+@torch.no_grad()
+def _carry_over(model: nn.Module, plan: ConversionPlan, optimizer: Optimizer, old: dict[str, nn.Parameter]) -> None:
+    for change in plan.changes:
+        for name in change.parameters:
+            if change.factor != 1.0:
+                rescale_state(optimizer, old[name], change.factor)
+    repoint(optimizer, old, dict(model.named_parameters()), origins={new: name for name, new in plan.names.items()})

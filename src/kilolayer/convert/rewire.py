@@ -1,0 +1,204 @@
+"""Another wiring for residual branches whose sum is written in somebody else's ``forward``.
+
+The code says ``x + g``, where g is what the branch's last module returns. Returning ``g = y - x`` makes the sum y,
+whatever y is: so norms move, skips get factors, and the code around stays. The module that takes x in remembers it,
+the one that returns g forgets it. ``y - x + x`` is y up to the rounding of one addition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal, cast
+
+from torch import Tensor, nn
+
+from kilolayer.schemes import BranchScales, Stack
+
+Learned = tuple[nn.Module, str]
+"""The owner of a trained scale and its name there; the parameter itself may be replaced when a model is loaded."""
+
+
+class Wiring:
+    """One branch under a scheme: what its entry, its exit and the norm behind its sum do.
+
+    Attributes:
+        scales: what the scheme gives the branch.
+        stack: the stack it belongs to.
+        source: whether the code around has its norm in front of the branch or behind the sum.
+        norms: filled slot -> the norm; ``"final"`` is one that ends the stack.
+        learned: a trained branch scale.
+        seen: stream in and out of every run while a verification wants them, else ``None``.
+    """
+
+    def __init__(
+        self,
+        scales: BranchScales,
+        stack: Stack,
+        norms: dict[str, nn.Module],
+        learned: Learned | None = None,
+    ):
+        self.scales = scales
+        self.stack = stack
+        self.source: Literal["pre", "post"] = "pre"
+        self.norms = norms
+        self.learned = learned
+        self.seen: list[tuple[Tensor, Tensor | None]] | None = None
+        self._x: Tensor | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_x": None, "seen": None}
+
+    @property
+    def is_open(self) -> bool:
+        """Whether an input went in whose output has not come out."""
+        return self._x is not None
+
+    def enter(self, x: Tensor) -> Tensor:
+        """What the branch reads instead of ``x``."""
+        self._x = x
+        h = self._norm("pre", x)
+        return h if self.scales.norm_output_scale == 1.0 else h * self.scales.norm_output_scale
+
+    def leave(self, branch_out: Tensor) -> Tensor:
+        """What the branch returns instead of ``branch_out``, to be added to x."""
+        x, self._x = self._x, None
+        if x is None:
+            raise RuntimeError(
+                "a rewired branch returned before anything went in; was one of its modules called alone?"
+            )
+        branch_out = self._norm("end", branch_out)
+        scale = self.scales.branch_scale if self.learned is None else getattr(*self.learned)
+        if isinstance(scale, Tensor) or scale != 1.0:
+            branch_out = branch_out * scale
+        has_post = "post" in self.norms
+        if has_post and self.source == "post" and self.scales.has_skip:
+            out = branch_out if self.scales.skip_scale == 1.0 else branch_out / self.scales.skip_scale
+        elif not has_post and self.scales.has_skip and self.scales.skip_scale == 1.0:
+            out = branch_out
+        else:
+            total = branch_out + x * self.scales.skip_scale if self.scales.has_skip else branch_out
+            out = (total if self.source == "post" else self._norm("post", total)) - x
+        if self.seen is not None:
+            self.seen.append((x.detach(), self._expected(x, branch_out).detach()))
+        return out
+
+    def close(self, total: Tensor) -> Tensor:
+        """What the norm behind the sum returns."""
+        return self._norm("final", self._norm("post", total))
+
+    def _expected(self, x: Tensor, branch_out: Tensor) -> Tensor:
+        """The stream behind the branch by the scheme's formula, in one piece."""
+        total = self.scales.skip_scale * x + branch_out if self.scales.has_skip else branch_out
+        if self.source == "post" and "post" in self.norms and self.scales.has_skip:
+            total = total / self.scales.skip_scale  # where the norm stands in the code, its eps is meant for this
+        out = self._norm("post", total)
+        return self._norm("final", out) if self.source == "post" else out
+
+    def _norm(self, slot: str, x: Tensor) -> Tensor:
+        norm = self.norms.get(slot)
+        return x if norm is None else plain_forward(norm, x)
+
+
+class Rewired(nn.Module):
+    """Mixed into the class of a module that stands at the entry, the exit or behind the sum of rewired branches.
+
+    Attributes:
+        entered, left, closed: the wirings that the module is the entry of, the exit of, or stands behind.
+        inner_norm: a norm in front of the module, where it is the branch's last matrix.
+        marked: parameters that are saved with one dimension more, so that a class that knows no scheme refuses them.
+    """
+
+    plain_class: type[nn.Module]
+    entered: list[Wiring]
+    left: list[Wiring]
+    closed: list[Wiring]
+    marked: list[str]
+    replaces_forward: bool
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        stream = next(_tensors(args, kwargs))
+        out: Any
+        if self.closed:
+            return self.closed[0].close(stream)
+        new = self.entered[0].enter(stream) if self.entered else stream
+        inner = self._modules.get("kilolayer_inner_norm")
+        new = new if inner is None else inner(new)
+        if self.replaces_forward:
+            return new
+        if new is not stream:
+            args = tuple(new if one is stream else one for one in args)
+            kwargs = {name: new if one is stream else one for name, one in kwargs.items()}
+        out = super().forward(*args, **kwargs)
+        if not self.left:
+            return out
+        wiring = next((one for one in reversed(self.left) if one.is_open), self.left[0])
+        if isinstance(out, tuple):
+            return type(out)((wiring.leave(out[0]), *out[1:]))
+        return wiring.leave(out)
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        for name in self.marked:
+            destination[f"{prefix}{name}"] = destination[f"{prefix}{name}"].unsqueeze(0)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        for name in self.marked:
+            value = state_dict.get(f"{prefix}{name}")
+            if isinstance(value, Tensor) and value.shape[:1] == (1,):
+                state_dict[f"{prefix}{name}"] = value.squeeze(0)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The class was made here and has no name that pickle could look up.
+        return _rebuild, (self.plain_class,), self.__dict__
+
+
+def _tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Tensor]:
+    return (one for one in (*args, *kwargs.values()) if isinstance(one, Tensor) and one.is_floating_point())
+
+
+def plain_forward(norm: nn.Module, x: Tensor) -> Tensor:
+    """The norm's own forward, past what a rewiring made of it."""
+    return norm.plain_class.forward(norm, x) if isinstance(norm, Rewired) else norm(x)
+
+
+class Tap(nn.Module):
+    """Passes on what it is given: stands where a norm stood."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+_CLASSES: dict[type[nn.Module], type[nn.Module]] = {}
+
+
+def _rewired_class(plain: type[nn.Module]) -> type[nn.Module]:
+    if plain not in _CLASSES:
+        parts = {"plain_class": plain, "__module__": __name__, "__doc__": plain.__doc__}
+        _CLASSES[plain] = cast("type[nn.Module]", type(f"Rewired{plain.__name__}", (Rewired, plain), parts))
+    return _CLASSES[plain]
+
+
+def _rebuild(plain: type[nn.Module]) -> nn.Module:
+    rewired = _rewired_class(plain)
+    return rewired.__new__(rewired)
+
+
+def as_rewired(module: nn.Module) -> Rewired:
+    """Make a module an instance of a rewired subclass of its class, in place."""
+    if not isinstance(module, Rewired):
+        kind: Any = _rewired_class(type(module))
+        module.__class__ = kind
+        rewired = cast("Rewired", module)
+        rewired.entered, rewired.left, rewired.closed, rewired.marked = [], [], [], []
+        rewired.replaces_forward = False
+    return cast("Rewired", module)
+
+
+def wirings_of(model: nn.Module) -> list[Wiring]:
+    """Every wiring of a model, each once, in the order of its modules."""
+    found: dict[int, Wiring] = {}
+    for module in model.modules():
+        if isinstance(module, Rewired):
+            found.update({id(one): one for one in (*module.entered, *module.left, *module.closed)})
+    return list(found.values())
