@@ -66,9 +66,13 @@ class LanguageTask:
         """Tokens to be predicted."""
         return piece.numel() - len(piece)
 
+    def inputs(self, piece: Tensor) -> dict[str, Any]:
+        """What the model is called with."""
+        return {"tokens": piece[:, :-1]}
+
     def predict(self, model: nn.Module, piece: Tensor) -> tuple[Tensor, Tensor]:
         """Logits ``(num_tokens, vocab_size)`` and targets ``(num_tokens,)``."""
-        logits = model(piece[:, :-1])
+        logits = model(**self.inputs(piece))
         return logits.flatten(0, 1), piece[:, 1:].flatten()
 
     def held_out_pieces(self, *, is_final: bool) -> Iterator[Tensor]:

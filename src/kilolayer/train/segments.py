@@ -42,11 +42,12 @@ class RecordedSegments:
             stepper.model,
             stepper.inner_optimizer,
             every=self.every,
+            sites=stepper.structure,
             stats="core",
             scaler=stepper.accelerator.scaler,
         )
-        monitor.step = self.start_step = step
-        self.monitor = monitor.start()
+        self.start_step = step
+        self.monitor = monitor.start(step=step)
 
     def log(self, **scalars: float) -> None:
         """Numbers of the step in progress."""

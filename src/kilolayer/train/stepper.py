@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from kilolayer.monitor.unwrap import unwrap_model, unwrap_optimizer
+from kilolayer.structure import Structure, read_structure
 from kilolayer.train.averaging import WeightAverage
 from kilolayer.train.losses import token_loss
 from kilolayer.train.model import build_model
@@ -38,6 +39,9 @@ class Objective(Protocol[Piece]):
 
     def count_targets(self, piece: Piece) -> int:
         """Tokens to be predicted."""
+
+    def inputs(self, piece: Piece) -> dict[str, Any]:
+        """What the model is called with."""
 
     def predict(self, model: nn.Module, piece: Piece) -> tuple[Tensor, Tensor]:
         """Logits ``(num_tokens, vocab_size)`` and targets ``(num_tokens,)``."""
@@ -90,12 +94,18 @@ class Stepper:
                 f"{recipe.accumulate} micro-batches each; use a multiple of {self.num_pieces}"
             )
         model = build_model(recipe, objective.vocab_size)
+        # Read while the model is whole: processes that share its parameters hold parts of them.
+        self.structure = self._read_structure(model) if recipe.monitor_every else None
         self.model, self.optimizer = accelerator.prepare(model, build_optimizer(model, recipe))
         self.plain: Any = unwrap_model(self.model)
         self.inner_optimizer = unwrap_optimizer(self.optimizer)
         self.parameters = dict(self.plain.named_parameters())
         self.is_weight = np.array([parameter.dim() >= 2 for parameter in self.parameters.values()])
         self.average = WeightAverage(self.plain, recipe.average) if recipe.average else None
+
+    def _read_structure(self, model: nn.Module) -> Structure:
+        piece = self.objective.pieces(0, self.recipe.batch_size)[0]
+        return read_structure(model, self.objective.inputs(piece))
 
     @property
     def weight_names(self) -> list[str]:

@@ -74,9 +74,13 @@ class TranslationTask:
         """Tokens to be predicted."""
         return int((piece.target_out != PAD).sum())
 
+    def inputs(self, piece: Batch) -> dict[str, Any]:
+        """What the model is called with."""
+        return {"source": piece.source, "target": piece.target_in, "source_padding": piece.source_padding}
+
     def predict(self, model: nn.Module, piece: Batch) -> tuple[Tensor, Tensor]:
         """Logits ``(num_tokens, vocab_size)`` and targets ``(num_tokens,)``; padding is left out."""
-        logits = model(piece.source, piece.target_in, source_padding=piece.source_padding)
+        logits = model(**self.inputs(piece))
         is_token = piece.target_out != PAD
         return logits[is_token], piece.target_out[is_token]
 
