@@ -9,13 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kilolayer.monitor.rows import RowQueue
+from kilolayer.monitor.rows import Key, RowQueue
 from kilolayer.monitor.sharded import ShardedParameterReader
 from kilolayer.monitor.statistics import Value
 from kilolayer.monitor.team import PATIENCE_S, Team
-
-Key = tuple[str, str, str]
-"""(site, role, stat)"""
 
 MAX_STEPS_WAITING = 256
 """Steps after which processes exchange what waits though none of them was sampled."""
@@ -168,7 +165,7 @@ class Merge:
             reader.forget()
 
     def _code(self, site: str, role: str, stat: str) -> int:
-        return self.rows.writer.code(site, role, stat)
+        return self.rows.code(site, role, stat)
 
 
 def _pack_sites(keys: Mapping[Key, None], entries: Mapping[Key, Entry], team: Team) -> list[Tensor]:

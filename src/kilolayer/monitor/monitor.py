@@ -18,14 +18,23 @@ from torch.utils.hooks import RemovableHandle
 
 from kilolayer.monitor.eager import EAGER_REGION
 from kilolayer.monitor.facts import describe_setup, is_recording_process
+from kilolayer.monitor.first_pass import FirstPass, Inputs
 from kilolayer.monitor.guard import Guard
-from kilolayer.monitor.merging import Entry, Key, Merge
+from kilolayer.monitor.merging import Entry, Merge
 from kilolayer.monitor.passes import Pass
-from kilolayer.monitor.rows import RowQueue
+from kilolayer.monitor.rows import Key, Listener, RowQueue
 from kilolayer.monitor.scalars import to_scalar
 from kilolayer.monitor.schedule import Schedule, resolve_schedule
-from kilolayer.monitor.sites import Selection, describe_sites, select_sites
+from kilolayer.monitor.sites import (
+    Selection,
+    check_selection,
+    describe_sites,
+    fitting_sites,
+    known_sites,
+    select_sites,
+)
 from kilolayer.monitor.statistics import Value
+from kilolayer.monitor.statistics import is_distributed as is_sharded
 from kilolayer.monitor.taps import TapSet
 from kilolayer.monitor.team import Team, find_team
 from kilolayer.monitor.unwrap import clean_name, is_compiled, unwrap_model, unwrap_optimizers
@@ -33,6 +42,7 @@ from kilolayer.monitor.updates import UpdateWatch
 from kilolayer.recording import Recording, RecordingWriter, Site
 from kilolayer.recording.schema import SCHEMA
 from kilolayer.structure import Structure
+from kilolayer.structure.read import read_call
 
 FLEX_ATTENTION = "torch.nn.attention.flex_attention"
 
@@ -129,7 +139,8 @@ class Monitor:
         self._is_first_process = is_recording_process()
         facts = describe_setup(self.model, self.optimizers)
         described = self._describe()
-        self._chosen(described)  # a selection that matches nothing is told before a folder is made
+        # A selection that matches nothing is told before a folder is made.
+        check_selection(self.model, described, sites)
         self.writer = RecordingWriter(out if self._is_first_process else None)
         self.writer.facts = facts
         self._guard = Guard(lambda: self.step)
@@ -139,14 +150,19 @@ class Monitor:
         self._scalars: dict[str, float | Tensor] = {}
         self._handles: list[RemovableHandle] = []
         self._is_started = False
+        self._first_step = 0
+        self._first_pass: FirstPass | None = None
         self._is_sampled = False
         self._was_seen = False
         self._saved_at = time.monotonic()
         self._survey(described, {})
 
     # ------------------------------------------------------------------ life
-    def start(self) -> Monitor:
+    def start(self, *, step: int = 0) -> Monitor:
         """Begin to watch; what entering the ``with`` block does.
+
+        Args:
+            step: number of the first step; of a resumed run, how many were done before.
 
         Raises:
             RuntimeError: it was started before.
@@ -154,6 +170,7 @@ class Monitor:
         if self._is_started:
             raise RuntimeError("this monitor was already started; make a new one for another recording")
         self._is_started = True
+        self.step = self._first_step = step
         with self._guard("the other processes"):
             self._team = find_team(next(self.model.parameters()).device)
             if self._team is not None:
@@ -202,6 +219,17 @@ class Monitor:
             raise RuntimeError("this monitor is closed; log inside the with block, before close()")
         self._scalars |= {name: to_scalar(name, value) for name, value in scalars.items()}
 
+    def subscribe(self, listener: Listener) -> None:
+        """Have ``listener(step, rows)`` called after each sampled step, ``rows[site, role, stat]`` being a number.
+
+        Under ``torch.distributed`` that happens in the first process alone, with merged numbers.
+        """
+        self._rows.subscribe(listener)
+
+    def sites(self) -> tuple[Site, ...]:
+        """The site table as far as it is known: calls of a module that runs several times count once it has run."""
+        return tuple(self._site_table())
+
     def end_step(self) -> None:
         """End a step: called after the last ``optimizer.step`` by a hook; by hand where there is no optimizer."""
         if self._reads_parameters():
@@ -218,18 +246,22 @@ class Monitor:
     # ------------------------------------------------------------------ sampling
     def _survey(self, described: list[Site], seen: dict[str, Site]) -> None:
         """Choose what to read of the model as it is now."""
+        self._survey_tensors(described, seen)
+        self._survey_parameters()
+        self._first_pass = FirstPass(self.model, self._read_structure) if self._awaits_structure() else None
+
+    def _survey_tensors(self, described: list[Site], seen: dict[str, Site]) -> None:
         self._described = described
         self._taps = TapSet(
-            self.model, self._chosen(described), writer=self.writer, guard=self._guard, is_full=self._is_full
+            self.model, self._chosen(described), rows=self._rows, guard=self._guard, is_full=self._is_full
         )
         self._taps.keeps_sums = self._team is not None
         self._taps.seen.update(seen)
-        self._survey_parameters()
         self.writer.sites = self._site_table()
 
     def _check_parameters(self) -> None:
         """A model may have been moved to memory of its own, or sharded, between the start and the first step."""
-        if self.step == 0 and [*map(id, self._parameters)] != [*map(id, self.model.parameters())]:
+        if self.step == self._first_step and [*map(id, self._parameters)] != [*map(id, self.model.parameters())]:
             self._survey_parameters()
 
     def _survey_parameters(self) -> None:
@@ -247,13 +279,35 @@ class Monitor:
             self._merge.readers = self._watch.sharded
 
     def _describe(self) -> list[Site]:
+        """The site table as far as it is known without a forward pass."""
         if isinstance(self._selection, Structure):
             return list(self._selection.sites)
         return describe_sites(self.model)
 
+    def _awaits_structure(self) -> bool:
+        """Whether the model's structure is to be read at its first pass.
+
+        A pass may hold collectives, so that all processes read or none does.
+        """
+        return not isinstance(self._selection, Structure) and (self._team is None or self._merge is not None)
+
+    def _read_structure(self, inputs: Inputs) -> None:
+        """At the model's first call: find out what it is, and read there what its structure says."""
+        self._first_pass = None
+        if any(is_sharded(parameter) for parameter in self.model.parameters()):
+            return  # only the pass itself brings the parameters together
+        self._taps.detach()
+        with self._guard("the structure of the model, so that its modules are told by their classes"):
+            structure = read_call(self.model, *inputs).sites
+            described = known_sites(self.model, structure, self._described, self._selection)
+            select_sites(described, self._selection)
+            self._survey_tensors(described, self._taps.seen)
+        with self._guard("activations"):
+            self._taps.attach_in_call(*inputs)
+
     def _chosen(self, described: list[Site]) -> list[Site]:
         is_given = self._selection is not None and not isinstance(self._selection, Structure)
-        chosen = select_sites(described, self._selection)
+        chosen = fitting_sites(described, self._selection)
         if self._is_full or is_given:
             return chosen
         return [site for site in chosen if site.stream or site.block_index is None or site.kind == "output"]
@@ -267,6 +321,7 @@ class Monitor:
             if self._watch.count_parameters() != self._num_owned:
                 self._survey_again()
             self._is_sampled = self.is_sampled(self.step)
+        self._rows.listen(self.step if self._is_sampled else None)
         if not self._is_sampled:
             self._end_sampling()
             return
@@ -276,9 +331,11 @@ class Monitor:
             EAGER_REGION.leave(self)
         if self._measures():
             self._taps.attach()
+            if self._first_pass is not None:
+                self._first_pass.attach()
 
     def _survey_again(self) -> None:
-        self._taps.detach()
+        self._detach()
         self._survey(self._describe(), self._taps.seen)
 
     def _may_be_compiled(self) -> bool:
@@ -288,8 +345,13 @@ class Monitor:
         """
         return not self._was_seen and "torch._dynamo" in sys.modules and FLEX_ATTENTION not in sys.modules
 
-    def _end_sampling(self) -> None:
+    def _detach(self) -> None:
         self._taps.detach()
+        if self._first_pass is not None:
+            self._first_pass.detach()
+
+    def _end_sampling(self) -> None:
+        self._detach()
         self._watch.clear()
         EAGER_REGION.leave(self)
 
@@ -381,6 +443,10 @@ class Monitor:
                 self._warn_unseen()
         elif not self._was_seen:
             self._was_seen = True
+            if self._first_pass is not None:
+                # Its modules were called past the model itself: they stay what their classes say.
+                self._first_pass.detach()
+                self._first_pass = None
             self._is_compiled = self._is_compiled or is_compiled(self.model)
         return found
 
@@ -407,10 +473,13 @@ class Monitor:
 
     def _put_scalars(self) -> None:
         scalars = self._take_scalars()
-        self._rows.put_each(self.step, {self.writer.code("run", "run", name): v for name, v in scalars.items()})
+        self._rows.put_each(self.step, {self._rows.code("run", "run", name): v for name, v in scalars.items()})
 
     def _move_and_save(self) -> None:
         self._rows.flush()
+        if self._is_sampled:
+            with self._guard("a listener's part"):
+                self._rows.tell()
         if self.writer.folder is not None and time.monotonic() - self._saved_at > SAVE_INTERVAL_S:
             self.writer.sites = self._site_table()
             self.writer.flush()

@@ -16,11 +16,12 @@ from torch.utils.hooks import RemovableHandle
 from kilolayer.monitor import statistics
 from kilolayer.monitor.guard import Guard
 from kilolayer.monitor.hook import Hook
-from kilolayer.monitor.merging import Entry, Key
+from kilolayer.monitor.merging import Entry
 from kilolayer.monitor.passes import Pass, PassKeeper
+from kilolayer.monitor.rows import Key, RowQueue
 from kilolayer.monitor.statistics import Value
 from kilolayer.monitor.unwrap import clean_name
-from kilolayer.recording import RecordingWriter, Site
+from kilolayer.recording import Site
 
 MAX_CALLS = 64
 """Calls of one module that are read in one pass; a cell that runs once per time step may run thousands of times."""
@@ -37,16 +38,14 @@ class TapSet:
         model: the module whose call is a forward pass.
         sites: what to read. A site without a call number stands for every call of its module, one with a number
             for that call alone.
-        writer: numbers the rows.
+        rows: numbers the rows.
         guard: takes errors while reading.
         is_full: all statistics, or the RMS alone.
     """
 
-    def __init__(
-        self, model: nn.Module, sites: Sequence[Site], *, writer: RecordingWriter, guard: Guard, is_full: bool
-    ):
+    def __init__(self, model: nn.Module, sites: Sequence[Site], *, rows: RowQueue, guard: Guard, is_full: bool):
         self.model = model
-        self.writer = writer
+        self.code = rows.code
         self.guard = guard
         self.is_full = is_full
         self.keeps_sums = False
@@ -67,6 +66,14 @@ class TapSet:
             else:
                 self._handles.append(tap.module.register_forward_hook(tap))
         self._handles.append(self.keeper.hook_end(self.model))
+
+    def attach_in_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Hang all hooks up from inside a hook in front of the model's call, which those in front miss."""
+        self.attach()
+        self.keeper.enter_model()
+        for tap in self._taps:
+            if tap.reads_input and tap.module is self.model:
+                tap(self.model, args, kwargs)
 
     def detach(self) -> None:
         """Take all hooks down and give the memory for intermediate results back."""
@@ -218,7 +225,7 @@ class Tap(Hook):
         """The rows' codes of one call by statistic; ``grad`` is the gradient's RMS."""
         name = self.name(call, is_repeated=is_repeated)
         if name not in self._codes:
-            code = self.taps.writer.code
+            code = self.taps.code
             codes = {stat: code(name, "activation", stat) for stat in statistics.NAMES}
             self._codes[name] = codes | {"grad": code(name, "activation_grad", "rms")}
         return self._codes[name]

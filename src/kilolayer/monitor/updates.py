@@ -44,7 +44,7 @@ class UpdateWatch:
         self.held = [HeldRows(rows) for _ in optimizers] if len(optimizers) > 1 and not self.is_sharded else []
         self.readers: list[ParameterReader] = []
         self._has_closure = False
-        self._grad_norm_code = np.array([rows.writer.code("run", "run", "grad_norm")], np.int32)
+        self._grad_norm_code = np.array([rows.code("run", "run", "grad_norm")], np.int32)
         for number, owned in enumerate(_by_owner(parameters, optimizers)):
             optimizer = optimizers[number] if optimizers else None
             sink = self.held[number] if self.held else rows

@@ -50,11 +50,11 @@ class ParameterReader:
         self._everywhere = np.arange(len(self.parameters))
         self._moving = [p for p, recorded in zip(self.parameters, self._recorded, strict=True) if recorded]
         self._codes = {
-            key: np.array([rows.writer.code(name, *key) for name, _ in parameters], np.int32)
+            key: np.array([rows.code(name, *key) for name, _ in parameters], np.int32)
             for key in (("param", "l2_norm"), ("param_grad", "l2_norm"), ("update", "l2_norm"))
         }
         self._codes["update", "update_ratio"] = np.array(
-            [rows.writer.code(name, "update", "update_ratio") for name, _ in parameters], np.int32
+            [rows.code(name, "update", "update_ratio") for name, _ in parameters], np.int32
         )
         self.total: Vector | None = None
         """Norm of all gradients read since it was last taken, ``(1,)``."""
