@@ -48,8 +48,8 @@ class BlockPlace:
     chain: int
 
 
-def find_blocks(model: nn.Module, known: tuple[type[nn.Module], ...]) -> dict[str, BlockPlace]:
-    """The blocks of a model by path, in order of definition: known ones, and like modules in one list.
+def find_blocks(model: nn.Module) -> dict[str, BlockPlace]:
+    """The blocks of a model by path, in order of definition: like modules in one list.
 
     A list or sequence is a chain of blocks where it holds at least two modules, all of one class and with
     parameters. Blocks inside blocks do not count.
@@ -61,9 +61,9 @@ def find_blocks(model: nn.Module, known: tuple[type[nn.Module], ...]) -> dict[st
         parent = path.rpartition(".")[0]
         if any(ancestor in found for ancestor in _ancestors(path)):
             continue
-        if isinstance(module, known) or parent in chains:
-            found[path] = BlockPlace(len(found), chains.setdefault(parent, len(chains)))
-        elif _is_chain(module) and not any(isinstance(child, known) for child in module.children()):
+        if parent in chains:
+            found[path] = BlockPlace(len(found), chains[parent])
+        elif _is_chain(module):
             chains[path] = len(chains)
     return found
 

@@ -3,36 +3,35 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
+from typing import Any
 
 from torch import nn
 
-from kilolayer.monitor.block_sites import chain_block_sites, residual_sites, transformer_layer_sites
 from kilolayer.monitor.module_sites import BlockPlace, block_site, find_blocks, is_closed, leaf_sites
 from kilolayer.monitor.unwrap import clean_name, unwrap_model
-from kilolayer.nn import ChainBlock, Residual
-from kilolayer.nn.layer import TransformerLayer
 from kilolayer.recording import Site
-from kilolayer.structure import Structure
+from kilolayer.structure import Structure, read_structure
 
 Selection = str | Sequence[str | Site] | Callable[[Site], bool] | Structure
 """Patterns of site names, sites, a function of the site, or a model's structure."""
 
-OWN_BLOCKS: tuple[tuple[type[nn.Module], Callable[..., Iterator[Site]]], ...] = (
-    (ChainBlock, chain_block_sites),
-    (Residual, residual_sites),
-    (TransformerLayer, transformer_layer_sites),
-)
-"""Blocks whose structure is known from their parts."""
+PARAMETERS = ("weight", "parameter")
+"""Kinds of sites that are no tensor of the forward pass."""
+
+SUFFIX = re.compile(r"#\d+")
+"""The number of a call in a site's name."""
 
 
-def describe_sites(model: nn.Module) -> list[Site]:
-    """Every place of a model the monitor can read, in order of execution: tensors first, then parameters.
+def describe_sites(model: nn.Module, inputs: Any = None) -> list[Site]:
+    """Every place of a model the monitor reads, in order of execution: tensors first, then parameters.
 
-    Of this library's own blocks: the branch's output and the residual sum, before and after its norm. Of any
-    other model: the outputs of norms, activation modules, layers with parameters of their own, and of each of
-    several like modules in a list, which count as its blocks.
+    With ``inputs``, as :func:`kilolayer.read_structure` takes them, it is what a monitor reads unless told
+    otherwise: residual sums, branches' outputs, norms, activations, and what stands outside the branches. Without,
+    the modules' classes have to do: outputs of norms, activation modules, layers with parameters of their own, and
+    of each of several like modules in a list, which count as blocks; no claim is made about skips.
 
     Raises:
         ValueError: the model has no parameters.
@@ -43,11 +42,70 @@ def describe_sites(model: nn.Module) -> list[Site]:
     """
     model = unwrap_model(model)
     survey = _Survey(model)
-    tensors = list(survey.visit("", model))
     parameters = list(survey.parameter_sites())
     if not parameters:
         raise ValueError(f"{type(model).__name__} has no parameters, so there is nothing to monitor")
+    if inputs is not None:
+        return list(read_structure(model, inputs).sites)
+    tensors = list(survey.visit("", model))
     return [dataclasses.replace(site, order=order) for order, site in enumerate(tensors + parameters)]
+
+
+def check_selection(model: nn.Module, sites: Sequence[Site], selection: Selection | None) -> None:
+    """Refuse a selection that can match nothing, before the model's structure is known.
+
+    Raises:
+        ValueError: a pattern fits neither a site nor the input, output or sum of any module.
+        TypeError: it is none of what a selection may be.
+    """
+    if selection is None or callable(selection) or isinstance(selection, Structure):
+        return
+    _check_patterns(_names_in(selection), tensor_sites(sites), _possible_sites(model, ("in", "out", "sum")))
+
+
+def known_sites(
+    model: nn.Module, structure: Sequence[Site], modules: Sequence[Site], selection: Selection | None
+) -> list[Site]:
+    """The site table of a model whose structure was read: the structure's, and what else a selection names.
+
+    Args:
+        model: names its modules.
+        structure: the sites of its structure.
+        modules: its sites as their classes tell them.
+        selection: what is to be read.
+    """
+    if selection is None:
+        return list(structure)
+    names = {SUFFIX.sub("", site.name) for site in structure}
+    others = [dataclasses.replace(site, block_index=None, chain=None) for site in tensor_sites(modules)]
+    others = fitting_sites([site for site in others if site.name not in names], selection)
+    known = [*tensor_sites(structure), *others]
+    if not callable(selection) and not isinstance(selection, Structure):
+        for name in _names_in(selection):
+            if not any(matches(site, name) for site in known):
+                known += [site for site in _possible_sites(model, ("in", "out")) if matches(site, name)]
+    return [*known, *(site for site in structure if site.kind in PARAMETERS)]
+
+
+def _possible_sites(model: nn.Module, tensors: Sequence[str]) -> list[Site]:
+    """Sites of every module, whatever it is."""
+    paths = [clean_name(path) for path, _ in model.named_modules()]
+    return [Site(f"{path}:{tensor}", path, "output", 0) for path in paths for tensor in tensors]
+
+
+def tensor_sites(sites: Sequence[Site]) -> list[Site]:
+    """The sites that are no parameters."""
+    return [site for site in sites if site.kind not in PARAMETERS]
+
+
+def fitting_sites(sites: Sequence[Site], selection: Selection | None) -> list[Site]:
+    """The tensor sites a selection names, if any; all of them for ``None``."""
+    tensors = tensor_sites(sites)
+    if selection is None or isinstance(selection, Structure):
+        return tensors
+    if callable(selection):
+        return [site for site in tensors if selection(site)]
+    return [site for site in tensors if any(matches(site, name) for name in _names_in(selection))]
 
 
 def select_sites(sites: Sequence[Site], selection: Selection | None) -> list[Site]:
@@ -57,24 +115,29 @@ def select_sites(sites: Sequence[Site], selection: Selection | None) -> list[Sit
         ValueError: it names none, or a pattern does.
         TypeError: it is none of what a selection may be.
     """
-    tensors = [site for site in sites if site.kind not in ("weight", "parameter")]
-    if selection is None or isinstance(selection, Structure):
-        return tensors
-    if callable(selection):
-        chosen = [site for site in tensors if selection(site)]
-        if not chosen:
-            raise ValueError(f"sites={selection!r} chooses none of {_examples(tensors)}")
-        return chosen
+    tensors = tensor_sites(sites)
+    if not (selection is None or callable(selection) or isinstance(selection, Structure)):
+        _check_patterns(_names_in(selection), tensors, [])
+    chosen = fitting_sites(sites, selection)
+    if not chosen and callable(selection):
+        raise ValueError(f"sites={selection!r} chooses none of {_examples(tensors)}")
+    return chosen
+
+
+def _names_in(selection: str | Sequence[str | Site]) -> list[str]:
     patterns = [selection] if isinstance(selection, str) else list(selection)
     if not all(isinstance(pattern, (str, Site)) for pattern in patterns):
         raise TypeError(f"sites must be patterns of names, sites or a function of a site, got {selection!r}")
-    names = [pattern.name if isinstance(pattern, Site) else pattern for pattern in patterns]
-    for name in names:
-        if not any(matches(site, name) for site in tensors):
-            raise ValueError(f"sites={name!r} matches none of {_examples(tensors)}")
-    if not names:
+    if not patterns:
         raise ValueError("sites=[] would record no tensor; pass None for all")
-    return [site for site in tensors if any(matches(site, name) for name in names)]
+    return [pattern.name if isinstance(pattern, Site) else pattern for pattern in patterns]
+
+
+def _check_patterns(names: Sequence[str], tensors: Sequence[Site], possible: Sequence[Site]) -> None:
+    for name in names:
+        without_call = SUFFIX.sub("", name)
+        if not any(matches(site, name) for site in tensors) and not any(matches(one, without_call) for one in possible):
+            raise ValueError(f"sites={name!r} matches none of {_examples(tensors)}")
 
 
 def matches(site: Site, pattern: str) -> bool:
@@ -91,7 +154,7 @@ class _Survey:
 
     def __init__(self, model: nn.Module):
         self.model = model
-        self.blocks = find_blocks(model, tuple(kind for kind, _ in OWN_BLOCKS))
+        self.blocks = find_blocks(model)
         self._visited: set[nn.Module] = set()
         self._found_input = False
 
@@ -100,10 +163,6 @@ class _Survey:
             return
         self._visited.add(module)
         block = self.blocks.get(clean_name(path))
-        describe = next((function for kind, function in OWN_BLOCKS if isinstance(module, kind)), None)
-        if describe is not None and block is not None:
-            yield from describe(clean_name(path), module, block)
-            return
         if not is_closed(module):
             for name, child in module.named_children():
                 yield from self.visit(f"{path}.{name}" if path else name, child)

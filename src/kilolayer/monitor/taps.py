@@ -55,6 +55,11 @@ class TapSet:
         self._taps = self._build(sites)
         self._handles: list[RemovableHandle] = []
 
+    @property
+    def is_attached(self) -> bool:
+        """Whether the hooks hang."""
+        return bool(self._handles)
+
     def attach(self) -> None:
         """Hang all hooks up, if they are not."""
         if self._handles:
@@ -161,9 +166,10 @@ class Tap(Hook):
         else:
             self._by_call[call] = site
 
-    def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
-        # A shallow copy of a module shares its hooks. Code that is being compiled leaves no room for them.
-        if module is not self.module or self.has_failed or torch.compiler.is_compiling():
+    def __call__(self, module: nn.Module, args: Any, output: Any = None) -> None:
+        # A shallow copy of a module shares its hooks. Code that is being compiled leaves no room for them. A hook that
+        # was taken down by one in front of it is called once more.
+        if module is not self.module or self.has_failed or torch.compiler.is_compiling() or not self.taps.is_attached:
             return
         try:
             self._read(args, output)

@@ -71,6 +71,10 @@ def evaluated(model: nn.Module, inputs: Any) -> Iterator[Snapshots]:
         # The fast path runs a whole encoder layer as one operation.
         torch.backends.mha.set_fastpath_enabled(False)
         stack.enter_context(torch.inference_mode(False))
+        # Under autocast a weight that was cast before the pass would come from nowhere, and one cast in it would be
+        # used again behind it.
+        stack.callback(torch.set_autocast_cache_enabled, torch.is_autocast_cache_enabled())
+        torch.set_autocast_cache_enabled(False)
         # Inference tensors take no part in autograd.
         tensors = [*model.parameters(), *model.buffers(), *tensors_in(inputs)]
         stack.enter_context(torch.set_grad_enabled(not any(tensor.is_inference() for tensor in tensors)))

@@ -51,8 +51,14 @@ def read_structure(model: Any, inputs: Any = None) -> Structure:
     if not isinstance(model, nn.Module) and hasattr(model, "model") and hasattr(model, "batch"):
         inputs = _inputs_in(model.batch) if inputs is None else inputs
         model = model.model
+    args, kwargs = _split_inputs(model, inputs)
+    return read_call(model, args, kwargs)
+
+
+def read_call(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Structure:
+    """The structure of a model as ``model(*args, **kwargs)`` shows it, see :func:`read_structure`."""
     with collector_paused():
-        return analyze(build_graph(record_forward(model, inputs)), model)
+        return analyze(build_graph(_record(model, args, kwargs)), model)
 
 
 def _inputs_in(batch: Any) -> Any:
@@ -62,7 +68,10 @@ def _inputs_in(batch: Any) -> Any:
 
 def record_forward(model: nn.Module, inputs: Any) -> Record:
     """Run the model once and record it."""
-    args, kwargs = _split_inputs(model, inputs)
+    return _record(model, *_split_inputs(model, inputs))
+
+
+def _record(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Record:
     with evaluated(model, (args, kwargs)) as snapshots:
         return Recorder(model, (args, kwargs), before_write=snapshots.save).run(*args, **kwargs)
 
