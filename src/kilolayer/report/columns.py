@@ -37,7 +37,7 @@ class Columns:
         readers = [GridReader(run.recording) for run in runs]
         self.grids = [[reader.read(quantity) for reader in readers] for quantity in QUANTITIES]
         self.scales = [shared_scale([grid for grid in grids if grid is not None]) for grids in self.grids]
-        self.loss_axis = LossAxis(runs)
+        self.loss_axis = LossAxis.of_runs(runs)
 
     def draw(self, axes: Sequence[Axes], number: int, *, is_first: bool) -> None:
         """Draw run ``number`` into four axes from top to bottom; the first column of a band carries the labels."""

@@ -70,7 +70,7 @@ def structure_sentence(recording: Recording) -> str:
     stream = recording.stream()
     if not stream:
         return "structure not recorded"
-    kinds = Counter(_describe_block(site) for site in stream)
+    kinds = Counter(describe_branch(site) for site in stream)
     parts = [kind if len(kinds) == 1 else f"{count} x {kind}" for kind, count in kinds.most_common(3)]
     rest = sum(kinds.values()) - sum(count for _, count in kinds.most_common(3))
     if rest:
@@ -78,13 +78,16 @@ def structure_sentence(recording: Recording) -> str:
     return f"{len(stream)} {'block' if len(stream) == 1 else 'blocks'}: " + "; ".join(parts)
 
 
-def _describe_block(site: Site) -> str:
+def describe_branch(site: Site) -> str:
+    """The norms, the skip, the scales and the activation of the branch that ends at a site."""
     norm = "no norm" if site.norm_placement == "none" else f"{inert(site.norm_placement)} norm"
     if site.norm_placement != "none" and site.norm_kind:
         norm += f" ({inert(site.norm_kind)})"
     parts = [norm, "no skip" if site.skip_scale is None else _scaled("skip", site.skip_scale)]
     if site.branch_scale not in (None, 1, 1.0):
         parts.append(_scaled("branch", site.branch_scale))
+    if site.init_gain not in (None, 1, 1.0):
+        parts.append(_scaled("init gain", site.init_gain))
     if site.activation:
         parts.append(inert(site.activation))
     return ", ".join(parts)

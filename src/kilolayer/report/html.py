@@ -11,7 +11,9 @@ from typing import Any
 from kilolayer import __version__
 from kilolayer.report.encode import to_json
 from kilolayer.report.facts import flatten
+from kilolayer.report.numbers import evidence_table
 from kilolayer.report.page import COLORS, build_page
+from kilolayer.report.screen import trial_text
 from kilolayer.report.text import format_number, format_sites, format_value, inert
 from kilolayer.report.view import RunView
 
@@ -30,9 +32,10 @@ def render_html(
 ) -> str:
     """Runs side by side as one self-contained HTML page: no network, no script but its own.
 
-    The verdict sentence stands on top; then a table of the runs, a verdict card for each, heat maps over steps and
-    depth with curves and theory's prediction beside them (one color scale per quantity for all runs), loss curves,
-    and the set-up. Large recordings are down-sampled with extremes and non-finite values kept.
+    The verdict sentence stands on top; then a table of the runs, a verdict card for each, remedies that were tried,
+    the structure along the depth, heat maps over steps and depth with curves and theory's prediction beside them
+    (one color scale per quantity for all runs), loss curves, and the set-up. Large recordings are down-sampled with
+    extremes and non-finite values kept.
 
     Args:
         runs: what to show, in order.
@@ -75,6 +78,8 @@ def render_html(
         version=__version__,
         colors=COLORS,
         format_sites=format_sites,
+        evidence_table=evidence_table,
+        trial_text=trial_text,
     )
 
 

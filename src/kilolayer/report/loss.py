@@ -28,8 +28,8 @@ class LossAxis:
     say where (:meth:`above`).
     """
 
-    def __init__(self, runs: Sequence[RunView]):
-        finite = [losses[np.isfinite(losses)] for _, losses in (run_series(run.recording, "loss") for run in runs)]
+    def __init__(self, curves: Sequence[np.ndarray]):
+        finite = [losses[np.isfinite(losses)] for losses in curves]
         values = np.concatenate([np.zeros(0), *finite]).astype(np.float64)
         low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 1.0)
         self.log = low > 0 and np.log10(high / low) > LOG_FROM_DECADES
@@ -39,6 +39,11 @@ class LossAxis:
             low = 0.0
         high = high if high > low else low + 1.0
         self.low, self.high = float(low - 0.04 * (high - low)), float(high + 0.06 * (high - low))
+
+    @classmethod
+    def of_runs(cls, runs: Sequence[RunView]) -> LossAxis:
+        """The axis for the recorded losses of these runs."""
+        return cls([run_series(run.recording, "loss")[1] for run in runs])
 
     def place(self, losses: np.ndarray) -> np.ndarray:
         """Losses on the axis (log10 or as they are)."""

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from kilolayer.report.grid import Grid
-from kilolayer.report.text import NAME_LIMIT, NOT_RECORDED, format_number, format_range, inert
+from kilolayer.report.text import NAME_LIMIT, NOT_RECORDED, format_number, format_range, format_value, inert
 from kilolayer.report.thin import chosen_steps
 from kilolayer.report.view import Prediction
+
+MAX_EVIDENCE = 40
+"""Rows of evidence shown for one finding."""
 
 
 @dataclass(frozen=True)
@@ -56,3 +61,12 @@ def prediction_text(prediction: Prediction, site: str) -> str:
     if prediction.low is None or prediction.high is None:
         return value
     return f"{value} ({format_range(prediction.low[index], prediction.high[index])})"
+
+
+def evidence_table(rows: Sequence[Mapping[str, Any]]) -> NumberTable | None:
+    """The rows a finding rests on, one column per name; ``None`` where it keeps none."""
+    if not rows:
+        return None
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    cells = [tuple(format_value(row[name]) if name in row else "-" for name in columns) for row in rows[:MAX_EVIDENCE]]
+    return NumberTable(tuple(format_value(name) for name in columns), tuple(cells))

@@ -11,42 +11,22 @@ import numpy as np
 from kilolayer.recording import Recording
 from kilolayer.report.facts import shared_and_differing, structure_sentence, summary_labels
 from kilolayer.report.grid import Grid, GridReader, first_nonfinite_step, run_series
+from kilolayer.report.group import Group, Picture
 from kilolayer.report.loss import LossAxis, loss_panel
-from kilolayer.report.numbers import NumberTable, number_table
+from kilolayer.report.numbers import number_table
 from kilolayer.report.panel import Budget, Names, depth_panel
+from kilolayer.report.pictures import structure_group, trials_group
 from kilolayer.report.quantity import Quantity, quantities_of
-from kilolayer.report.scale import CURVE_COLORS, NONFINITE_COLOR, VIRIDIS, ColorScale, shared_scale
+from kilolayer.report.scale import CURVE_COLORS, NONFINITE_COLOR, VIRIDIS, shared_scale
 from kilolayer.report.text import format_number, inert
 from kilolayer.report.view import RunView
 
 MAX_DRAWN_RUNS = 24
-"""Four pictures each: more nobody looks at, and the file would grow past what opens at once. Tables and verdicts show
+"""Five pictures each: more nobody looks at, and the file would grow past what opens at once. Tables and verdicts show
 every run."""
 
 
 COLORS = {"viridis": VIRIDIS, "nonfinite": NONFINITE_COLOR, "curves": CURVE_COLORS}
-
-
-@dataclass(frozen=True)
-class Picture:
-    """One drawing: its run, what it shows in words, its numbers as a table; ``panel`` is its place in the data,
-    ``None`` where nothing was recorded."""
-
-    run: str
-    words: str
-    panel: int | None
-    numbers: NumberTable | None = None
-
-
-@dataclass(frozen=True)
-class Group:
-    """The same quantity of every run, next to each other."""
-
-    key: str
-    title: str
-    meaning: str
-    pictures: tuple[Picture, ...]
-    scale: ColorScale | None = None
 
 
 @dataclass
@@ -60,6 +40,8 @@ class Page:
     not_recorded: list[list[str]]
     groups: list[Group]
     losses: Group
+    structure: Group
+    trials: Group
     shared_facts: dict[str, str]
     differing_facts: dict[str, list[str]]
     data: dict[str, Any]
@@ -91,6 +73,8 @@ def build_page(runs: Sequence[RunView]) -> Page:
         not_recorded=[_not_recorded(run.recording, quantities) for run in runs],
         groups=groups,
         losses=losses,
+        structure=structure_group(drawn_runs, names=names, panels=panels),
+        trials=trials_group(drawn_runs, panels),
         shared_facts=shared,
         differing_facts=differing,
         data={"names": names.texts, "panels": panels, "colors": COLORS},
@@ -129,7 +113,7 @@ def grid_words(grid: Grid) -> str:
 
 
 def _losses(runs: Sequence[RunView], grids: Sequence[Sequence[Grid | None]], panels: list[dict[str, Any]]) -> Group:
-    axis, num_others = LossAxis(runs), len(panels)
+    axis, num_others = LossAxis.of_runs(runs), len(panels)
     limit = max(20_000 // max(len(runs), 1), 100)
     pictures = []
     for run, kept in zip(runs, grids, strict=True):

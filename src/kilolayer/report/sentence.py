@@ -51,8 +51,8 @@ def _of_one(run: RunView) -> str:
     said = f"{run.root.cause}{where}: {_first_sentence(run.root.message)}"
     best = best_trial(run.trials)
     if best is not None:
-        said += f" Proven to help: {best.name}, loss {format_number(best.loss_before)} -> "
-        said += f"{format_number(best.loss_after)}."
+        before, after = format_number(best.loss_before), format_number(best.loss_after)
+        said += f" Proven to help: {best.name}, loss from {before} to {after}."
     return said
 
 

@@ -130,7 +130,7 @@ def test_plotly_is_there_once(several):
 def test_every_picture_has_words_and_a_drawing_or_says_not_recorded(several):
     _, page = several
     plots = page.all("div", class_="plot")
-    assert len(plots) == 3 * 4
+    assert len(plots) == 3 * 5
     assert {int(plot["data-panel"]) for plot in plots} == set(range(len(page.data["panels"])))
     assert all(plot["role"] == "img" and plot["aria-label"] for plot in plots)
     assert page.text.count("not recorded") >= 4

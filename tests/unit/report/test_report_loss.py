@@ -13,26 +13,26 @@ def run(loss, **options):
 
 
 def test_ordinary_losses_get_a_linear_axis_from_zero():
-    axis = LossAxis([run(lambda step: 2.3 - 0.1 * step), run(lambda step: 2.3)])
+    axis = LossAxis.of_runs([run(lambda step: 2.3 - 0.1 * step), run(lambda step: 2.3)])
     assert not axis.log
     assert axis.low < 0 < 2.3 < axis.high < 3
     assert axis.ticks()[1][0] == "0"
 
 
 def test_losses_over_decades_get_a_log_axis():
-    axis = LossAxis([run(lambda step: 10.0**-step)])
+    axis = LossAxis.of_runs([run(lambda step: 10.0**-step)])
     assert axis.log
     np.testing.assert_allclose(axis.place(np.array([1.0, 0.01])), [0, -2])
 
 
 def test_an_exploding_loss_does_not_flatten_the_others():
-    axis = LossAxis([run(lambda step: 1.0), run(lambda step: 1e30 if step else 2.3)])
+    axis = LossAxis.of_runs([run(lambda step: 1.0), run(lambda step: 1e30 if step else 2.3)])
     assert axis.high - axis.low <= 1.2 * MAX_DECADES
 
 
 def test_losses_above_the_axis_are_marked_with_the_first_and_the_last():
     broken = run(lambda step: 0.01 if step < 10 else 10.0**step, steps=range(30))
-    axis = LossAxis([broken])
+    axis = LossAxis.of_runs([broken])
     panel = loss_panel(broken, axis, nonfinite_step=None, limit=100)
     marked = panel["above"]["x"]
     assert marked[0] == 10
@@ -44,11 +44,11 @@ def test_losses_above_the_axis_are_marked_with_the_first_and_the_last():
 
 
 def test_a_loss_that_is_not_finite_is_not_above_the_axis():
-    assert LossAxis([run(lambda step: 1.0)]).above(np.array([1.0, np.inf, np.nan])).tolist() == []
+    assert LossAxis.of_runs([run(lambda step: 1.0)]).above(np.array([1.0, np.inf, np.nan])).tolist() == []
 
 
 def test_negative_losses_are_shown_as_they_are():
-    axis = LossAxis([run(lambda step: -100.0 * step)])
+    axis = LossAxis.of_runs([run(lambda step: -100.0 * step)])
     assert not axis.log
     assert axis.low < -400
     assert axis.high > 0
@@ -56,14 +56,14 @@ def test_negative_losses_are_shown_as_they_are():
 
 @pytest.mark.parametrize("runs", [[], [empty()], [run(lambda step: np.nan)], [run(lambda step: 0.0)]])
 def test_an_axis_without_any_span(runs):
-    axis = LossAxis(runs)
+    axis = LossAxis.of_runs(runs)
     assert np.isfinite([axis.low, axis.high]).all()
     assert axis.low < axis.high
 
 
 def test_a_panel_holds_the_curve_and_where_it_broke():
     broken = exploding()
-    panel = loss_panel(broken, LossAxis([broken]), nonfinite_step=2, limit=100)
+    panel = loss_panel(broken, LossAxis.of_runs([broken]), nonfinite_step=2, limit=100)
     assert panel["x"] == [0, 1, 2, 3, 4]
     assert panel["y"][2:] == [10.0, None, None]
     assert panel["nonfinite_step"] == 2
@@ -71,10 +71,10 @@ def test_a_panel_holds_the_curve_and_where_it_broke():
 
 def test_a_long_curve_is_thinned_with_its_spike():
     spiky = run(lambda step: 50.0 if step == 777 else 2.0, steps=range(1000))
-    panel = loss_panel(spiky, LossAxis([spiky]), nonfinite_step=None, limit=100)
+    panel = loss_panel(spiky, LossAxis.of_runs([spiky]), nonfinite_step=None, limit=100)
     assert len(panel["x"]) <= 100
     assert 777 in panel["x"]
 
 
 def test_no_loss_no_panel():
-    assert loss_panel(empty(), LossAxis([healthy()]), nonfinite_step=None, limit=10) is None
+    assert loss_panel(empty(), LossAxis.of_runs([healthy()]), nonfinite_step=None, limit=10) is None

@@ -63,7 +63,7 @@ def test_steps_are_labelled_with_whole_numbers_once_each(num_steps):
     run = healthy(num_blocks=1, steps=range(0, num_steps, max(num_steps // 50, 1)))
     for labels in (
         panel_of(run)["step_ticks"],
-        loss_panel(run, LossAxis([run]), nonfinite_step=None, limit=100)["x_ticks"],
+        loss_panel(run, LossAxis.of_runs([run]), nonfinite_step=None, limit=100)["x_ticks"],
     ):
         assert labels[0] == 0
         assert len(labels) >= min(num_steps, 2)

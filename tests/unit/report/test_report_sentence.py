@@ -15,7 +15,7 @@ def test_one_run_is_told_with_its_place_and_what_was_proven():
     run = replace(vanishing(), trials=(NO_HELP, HELPED, BETTER))
     assert verdict_sentence([run]) == (
         "init-too-small at blocks.0:sum to blocks.7:sum: The signal shrinks 0.707x per block. "
-        "Proven to help: pre-ln, loss 3.42 -> 0.0100."
+        "Proven to help: pre-ln, loss from 3.42 to 0.0100."
     )
 
 

@@ -13,6 +13,9 @@
   const CONFIG = { displayModeBar: false, responsive: true, doubleClick: "reset" };
   // Two columns of pictures fit on a sheet of A4 or Letter.
   const PRINT_WIDTH = 340;
+  const KINDS = { depth: drawDepth, loss: drawLoss, structure: drawStructure, trial: drawTrial };
+  const cursors = new Map();
+  const tip = document.getElementById("tip");
   let selected = null;
 
   // Plotly reads a little HTML in every text it is given; names must stay names.
@@ -35,36 +38,39 @@
     return first === last ? String(first) : first + " to " + last;
   }
 
+  // A cell on its scale: null where nothing was recorded, -Infinity for zero on a log scale, Infinity if not finite.
+  function cell(panel, row, column) {
+    if (!panel.view) {
+      const bytes = Uint8Array.from(atob(panel.codes), (character) => character.charCodeAt(0));
+      panel.view = new DataView(bytes.buffer);
+    }
+    const code = panel.view.getUint16(2 * (row * panel.step_spans.length + column), true);
+    if (code >= FIRST) return panel.low + (code - FIRST) * (panel.high - panel.low) / (LAST - FIRST);
+    return code === NONFINITE ? Infinity : code === ZERO ? -Infinity : null;
+  }
+
+  function cellWords(panel, row, column) {
+    const value = cell(panel, row, column);
+    if (value === null) return "not recorded";
+    return value === Infinity ? "non-finite" : value === -Infinity ? "0" : fromScale(value, panel);
+  }
+
   function decode(panel) {
-    const bytes = Uint8Array.from(atob(panel.codes), (character) => character.charCodeAt(0));
-    const view = new DataView(bytes.buffer);
     const width = panel.step_spans.length, height = panel.row_sites.length;
-    const scale = (panel.high - panel.low) / (LAST - FIRST);
-    const z = [], bad = [], text = [], marks = { x: [], y: [] };
+    const z = [], bad = [], marks = { x: [], y: [] };
     const stride = Math.max(1, Math.ceil(Math.max(width, height) / 12));
     let anyBad = false;
     for (let row = 0; row < height; row++) {
-      z.push([]); bad.push([]); text.push([]);
+      z.push([]); bad.push([]);
       for (let column = 0; column < width; column++) {
-        const code = view.getUint16(2 * (row * width + column), true);
-        let value = null, words = "not recorded";
-        if (code >= FIRST) {
-          value = panel.low + (code - FIRST) * scale;
-          words = fromScale(value, panel);
-        } else if (code === ZERO) {
-          value = panel.scale[0];
-          words = "0";
-        } else if (code === NONFINITE) {
-          words = "non-finite";
-          anyBad = true;
-        }
-        z[row].push(value);
-        bad[row].push(code === NONFINITE ? 1 : null);
-        text[row].push(hoverText(panel, row, column, words));
+        const value = cell(panel, row, column);
+        anyBad = anyBad || value === Infinity;
+        z[row].push(value === Infinity ? null : value === -Infinity ? panel.scale[0] : value);
+        bad[row].push(value === Infinity ? 1 : null);
       }
     }
     if (anyBad) crosses(panel, bad, marks, stride);
-    return { z, bad: anyBad ? bad : null, text, marks };
+    return { z, bad: anyBad ? bad : null, marks };
   }
 
   // A cross in the middle of every patch of non-finite cells: color alone tells nobody who cannot see it.
@@ -83,15 +89,31 @@
     }
   }
 
-  function hoverText(panel, row, column, words) {
+  function hoverLines(panel, row, column) {
     const [first, last] = panel.row_sites[row].map((index) => data.names[index]);
     const steps = panel.step_spans[column];
     const thinned = first !== last || steps[0] !== steps[1];
-    const lines = [inert(span(first, last)), "step " + span(steps[0], steps[1]),
-      (thinned ? "most extreme: " : "") + words];
+    const lines = [span(first, last), "step " + span(steps[0], steps[1]),
+      (thinned ? "most extreme: " : "") + cellWords(panel, row, column)];
     if (steps[0] === 0 && panel.row_predicted.length && panel.row_predicted[row] !== "-")
       lines.push("predicted at step 0: " + panel.row_predicted[row]);
-    return lines.join("<br>");
+    return lines;
+  }
+
+  // Texts of a hundred thousand cells take longer to write than the map to draw: one is written when it is asked for.
+  function showTip(panel, event) {
+    const point = event.points.find((one) => one.data.type === "heatmap");
+    if (!point) return;
+    const [row, column] = point.pointNumber, { clientX, clientY } = event.event;
+    tip.textContent = hoverLines(panel, row, column).join("\n");
+    tip.hidden = false;
+    const box = tip.getBoundingClientRect();
+    tip.style.left = Math.max(Math.min(clientX + 14, window.innerWidth - box.width - 4), 0) + "px";
+    tip.style.top = Math.max(clientY - box.height - 10, 0) + "px";
+  }
+
+  function hideTip() {
+    tip.hidden = true;
   }
 
   function siteAt(panel, place) {
@@ -104,12 +126,12 @@
     const cells = decode(panel);
     const common = { type: "heatmap", x: panel.x_edges, y: panel.y_edges, showscale: false, xaxis: "x", yaxis: "y" };
     const traces = [Object.assign({}, common, {
-      z: cells.z, zmin: panel.scale[0], zmax: panel.scale[1], colorscale: VIRIDIS, text: cells.text, hoverinfo: "text",
+      z: cells.z, zmin: panel.scale[0], zmax: panel.scale[1], colorscale: VIRIDIS, hoverinfo: "none",
       hoverongaps: true,
     })];
     if (cells.bad) {
       traces.push(Object.assign({}, common, {
-        z: cells.bad, zmin: 0, zmax: 1, colorscale: [[0, RED], [1, RED]], text: cells.text, hoverinfo: "text",
+        z: cells.bad, zmin: 0, zmax: 1, colorscale: [[0, RED], [1, RED]], hoverinfo: "none",
         hoverongaps: false,
       }));
       traces.push({
@@ -157,8 +179,8 @@
     return Object.assign({ type: "line", x0: step, x1: step, line: { color: RED, width: 2, dash: "dash" } }, axes);
   }
 
-  // Lines between bands, and the selected block in each of them.
-  function shapes(panel) {
+  // Lines between bands, the selected block in each of them, and the cell the keyboard stands on.
+  function shapes(panel, element) {
     const across = { xref: "paper", x0: 0, x1: 1, yref: "y" };
     const between = panel.bands.slice(1).map((band) => Object.assign({}, across, {
       type: "line", y0: band[1], y1: band[1], line: { color: GRAY, width: 1 },
@@ -166,7 +188,41 @@
     const chosen = panel.blocks.filter((one) => one[0] === selected).map((one) => Object.assign({}, across, {
       type: "rect", y0: one[1], y1: one[2], line: { color: RED, width: 1.5 }, fillcolor: "rgba(215, 38, 61, 0.18)",
     }));
-    return between.concat(chosen);
+    return between.concat(chosen, cursorShape(panel, cursors.get(element)));
+  }
+
+  function cursorShape(panel, place) {
+    return place ? [{
+      type: "rect", xref: "x", yref: "y", x0: panel.x_edges[place.column], x1: panel.x_edges[place.column + 1],
+      y0: panel.y_edges[place.row], y1: panel.y_edges[place.row + 1], line: { color: "#ffffff", width: 2 },
+    }] : [];
+  }
+
+  // Arrow keys walk from cell to cell; the line under the picture says what the mouse would show.
+  const MOVES = { ArrowUp: [1, 0], ArrowDown: [-1, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1],
+    PageUp: [10, 0], PageDown: [-10, 0], Home: [0, -Infinity], End: [0, Infinity] };
+
+  function walk(event) {
+    const element = event.currentTarget, move = MOVES[event.key];
+    if (!move || event.altKey || event.ctrlKey || event.metaKey) return;
+    event.preventDefault();
+    draw(element);
+    const panel = data.panels[Number(element.dataset.panel)];
+    const inside = (value, count) => Math.min(Math.max(value, 0), count - 1);
+    const before = cursors.get(element);
+    const place = before ? {
+      row: inside(before.row + move[0], panel.row_sites.length),
+      column: inside(before.column + move[1], panel.step_spans.length),
+    } : { row: 0, column: 0 };
+    cursors.set(element, place);
+    const middle = panel.y_edges[place.row] + 0.5;
+    const block = panel.blocks.find((one) => one[1] <= middle && middle < one[2]);
+    select(block ? block[0] : null);
+    readoutOf(element).textContent = hoverLines(panel, place.row, place.column).join(", ");
+  }
+
+  function readoutOf(element) {
+    return element.parentElement.querySelector("[data-readout]");
   }
 
   function bandNames(panel) {
@@ -200,11 +256,13 @@
         tickvals: panel.x_ticks[0], ticktext: panel.x_ticks[1] }),
       yaxis: axis("block", { range: [ends[0], ends[ends.length - 1]], tickmode: "array", tickvals: panel.y_ticks[0],
         ticktext: panel.y_ticks[1], showgrid: false }),
-      shapes: shapes(panel),
+      shapes: shapes(panel, element),
       annotations: bandNames(panel),
     });
     if (panel.points) layout.legend.itemsizing = "constant";
     Plotly.newPlot(element, heatTraces(panel).concat(curveTraces(panel)), layout, CONFIG);
+    element.on("plotly_hover", (event) => showTip(panel, event));
+    element.on("plotly_unhover", hideTip);
     element.on("plotly_click", (event) => {
       const place = event.points[0].y;
       const block = panel.blocks.find((one) => one[1] <= place && place < one[2]);
@@ -235,11 +293,76 @@
     }], layout, CONFIG);
   }
 
+  function drawTrial(element, panel) {
+    const layout = Object.assign(baseLayout(), {
+      margin: { l: 56, r: 12, t: 8, b: 62 },
+      xaxis: axis("step", { tickmode: "array", tickvals: panel.x_ticks, ticktext: panel.x_ticks.map(String) }),
+      yaxis: axis("loss", { range: panel.y_range, tickmode: "array", tickvals: panel.y_ticks[0],
+        ticktext: panel.y_ticks[1] }),
+    });
+    layout.legend.title.text = "";
+    Plotly.newPlot(element, panel.curves.map((curve, index) => ({
+      type: "scatter", mode: curve.x.length > 1 ? "lines" : "markers", x: curve.x, y: curve.y, name: inert(curve.name),
+      line: { color: CURVES[index], dash: DASHES[index], width: 1.8 }, hoverinfo: "text", text: curve.x.map(
+        (step, place) => curve.y[place] === null ? "" :
+          inert(curve.name) + "<br>step " + step + "<br>loss " + fromScale(curve.y[place], panel)),
+    })), layout, CONFIG);
+  }
+
+  // Lanes are filled where a branch has the norm or the skip; scales that are not 1 are curves below.
+  function drawStructure(element, panel) {
+    const labels = panel.lanes.map((lane) => lane[0]).reverse();
+    const marks = panel.lanes.map((lane) => Array.from(lane[1], Number)).reverse();
+    const texts = panel.kinds.map((kind, index) => branchText(panel, index));
+    const spans = panel.branches;
+    const curves = panel.scales.length > 0;
+    // The lanes are as high as the page reserved for them; what is left below belongs to the curves.
+    const lanes = curves ? 80 / (80 + 24 * labels.length) : 0;
+    const layout = Object.assign(baseLayout(), {
+      margin: { l: 76, r: 12, t: 8, b: curves ? 62 : 40 }, showlegend: curves,
+      xaxis: axis("branch", { range: [0.5, spans[spans.length - 1] + 0.5], showgrid: false, anchor: curves ? "y2" : "y" }),
+      yaxis: axis("", { domain: [lanes, 1], range: [-0.5, labels.length - 0.5], showgrid: false,
+        tickmode: "array", tickvals: labels.map((label, index) => index), ticktext: labels }),
+      shapes: structureShapes(panel),
+    });
+    layout.legend.title.text = "";
+    if (curves) layout.yaxis2 = axis("", { domain: [0, lanes - 0.1], anchor: "x", tickmode: "array",
+      tickvals: panel.scale_ticks[0], ticktext: panel.scale_ticks[1] });
+    const traces = [{
+      type: "heatmap", x: spans, y: labels.map((label, index) => index), z: marks, showscale: false, ygap: 3,
+      zmin: 0, zmax: 1, colorscale: [[0, "rgba(138, 143, 152, 0.18)"], [1, CURVES[0]]],
+      text: marks.map(() => texts), hoverinfo: "text",
+    }];
+    panel.scales.forEach((scale, index) => traces.push({
+      type: "scatter", mode: spans.length > 1 ? "lines" : "markers", x: spans, y: scale[1], yaxis: "y2", name: scale[0],
+      line: { color: CURVES[index], dash: DASHES[index], width: 1.8, shape: "hvh" },
+      hoverinfo: "text", text: scale[1].map((value, place) => value === null ? "" :
+        texts[place] + "<br>" + scale[0] + " " + number(value)),
+    }));
+    Plotly.newPlot(element, traces, layout, CONFIG);
+    element.on("plotly_click", (event) => {
+      const index = panel.branches.indexOf(event.points[0].x);
+      if (index >= 0) select(panel.blocks[index]);
+    });
+  }
+
+  function branchText(panel, index) {
+    return "branch " + panel.branches[index] + "<br>" + inert(data.names[panel.sites[index]]) + "<br>" +
+      inert(panel.texts[panel.kinds[index]]);
+  }
+
+  function structureShapes(panel) {
+    return panel.branches.filter((branch, index) => panel.blocks[index] === selected).map((branch) => ({
+      type: "rect", xref: "x", x0: branch - 0.5, x1: branch + 0.5, yref: "paper", y0: 0, y1: 1,
+      line: { color: RED, width: 1.5 }, fillcolor: "rgba(215, 38, 61, 0.18)",
+    }));
+  }
+
   function draw(element) {
     if (element.dataset.drawn) return;
     element.dataset.drawn = "yes";
     const panel = data.panels[Number(element.dataset.panel)];
-    (element.dataset.kind === "loss" ? drawLoss : drawDepth)(element, panel);
+    KINDS[element.dataset.kind](element, panel);
   }
 
   function readout(panel) {
@@ -262,13 +385,19 @@
   function select(block) {
     selected = block;
     document.getElementById("block").value = block === null ? "" : block;
-    document.querySelectorAll(".plot[data-kind=depth]").forEach((element) => {
+    document.querySelectorAll(".plot[data-drawn]").forEach((element) => {
       const panel = data.panels[Number(element.dataset.panel)];
-      if (element.dataset.drawn) Plotly.relayout(element, { shapes: shapes(panel) });
+      if (element.dataset.kind === "depth") Plotly.relayout(element, { shapes: shapes(panel, element) });
+      if (element.dataset.kind === "structure") Plotly.relayout(element, { shapes: structureShapes(panel) });
     });
     document.querySelectorAll("[data-readout]").forEach((element) => {
       element.textContent = selected === null ? "" : readout(data.panels[Number(element.dataset.readout)]);
     });
+  }
+
+  function clear() {
+    cursors.clear();
+    select(null);
   }
 
   function listen() {
@@ -279,19 +408,31 @@
       const block = Number(input.value);
       select(Number.isInteger(block) && block >= 1 && block <= Number(input.max) ? block : null);
     });
-    document.getElementById("clear").addEventListener("click", () => select(null));
+    document.getElementById("clear").addEventListener("click", clear);
     form.addEventListener("submit", (event) => event.preventDefault());
-    document.addEventListener("keydown", (event) => { if (event.key === "Escape") select(null); });
+    document.addEventListener("keydown", (event) => { if (event.key === "Escape") clear(); });
+  }
+
+  // One picture at a time, so that the first is seen before the last is drawn.
+  const waiting = [];
+
+  function drawNext() {
+    const element = waiting.shift();
+    if (element) draw(element);
+    if (waiting.length) setTimeout(drawNext, 0);
   }
 
   const plots = document.querySelectorAll(".plot");
   const seen = new IntersectionObserver((entries) => {
+    const isIdle = !waiting.length;
     entries.filter((entry) => entry.isIntersecting).forEach((entry) => {
       seen.unobserve(entry.target);
-      draw(entry.target);
+      waiting.push(entry.target);
     });
+    if (isIdle && waiting.length) requestAnimationFrame(() => setTimeout(drawNext, 0));
   }, { rootMargin: "600px" });
   plots.forEach((element) => seen.observe(element));
+  document.querySelectorAll(".plot[tabindex]").forEach((element) => element.addEventListener("keydown", walk));
   window.addEventListener("beforeprint", () => plots.forEach((element) => {
     draw(element);
     Plotly.relayout(element, { autosize: false, width: PRINT_WIDTH });
