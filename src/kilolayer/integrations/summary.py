@@ -85,8 +85,8 @@ def spread(panel: Panel) -> dict[str, float]:
 
 
 def chain_names(by_chain: Mapping[int | None, Sequence[Site]]) -> dict[int | None, str]:
-    """A chain's name: what the paths of its sites begin with, such as ``encoder.layers``; nothing where a model has
-    no chains."""
+    """A chain's name: what the paths of its parameters begin with, such as ``encoder.layers``; nothing where a model
+    has no chains."""
     names = {chain: _common_path(sites) or f"chain{chain}" for chain, sites in by_chain.items() if chain is not None}
     twice = [name for name in names.values() if list(names.values()).count(name) > 1]
     unique: dict[int | None, str] = {c: f"{name}.{c}" if name in twice else name for c, name in names.items()}
@@ -94,7 +94,9 @@ def chain_names(by_chain: Mapping[int | None, Sequence[Site]]) -> dict[int | Non
 
 
 def _common_path(sites: Sequence[Site]) -> str:
-    paths = [site.path.split(".") for site in sites]
+    # Tensors may be read elsewhere: the last sum of a chain, where the module behind it begins.
+    parameters = [site for site in sites if site.kind in ("weight", "parameter")]
+    paths = [site.path.split(".") for site in parameters or sites]
     shared = []
     for parts in zip(*paths, strict=False):
         if len(set(parts)) > 1 or parts[0].isdigit():
