@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kilolayer.check import Setup, check
     from kilolayer.diagnosis import diagnose
     from kilolayer.monitor import Monitor
     from kilolayer.recording import Recording
@@ -18,12 +19,14 @@ __version__ = "0.1.0"
 _HOMES = {
     "Monitor": "kilolayer.monitor",
     "Recording": "kilolayer.recording",
+    "Setup": "kilolayer.check",
     "Structure": "kilolayer.structure",
     "coefficients": "kilolayer.schemes.coefficients",
     "diagnose": "kilolayer.diagnosis",
     "read_structure": "kilolayer.structure",
 }
 _ROOMS = (
+    "check",
     "diagnosis",
     "init",
     "monitor",
@@ -33,11 +36,22 @@ _ROOMS = (
     "report",
     "schemes",
     "structure",
+    "testing",
     "theory",
     "train",
 )
 
-__all__ = ["Monitor", "Recording", "Structure", "__version__", "coefficients", "diagnose", "read_structure"]
+__all__ = [
+    "Monitor",
+    "Recording",
+    "Setup",
+    "Structure",
+    "__version__",
+    "check",
+    "coefficients",
+    "diagnose",
+    "read_structure",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -49,4 +63,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, *_ROOMS])
+    return sorted({*__all__, *_ROOMS})

@@ -104,7 +104,7 @@ def look_at_step_0(examination: Examination) -> None:
         _forget_gradients(setup)
         found = run_probe(setup)
         examination.unregistered = found.unregistered
-        facts["parameters"] = describe_parameters(setup, found.reached)
+        facts["parameters"] = describe_parameters(setup, found)
         facts["unregistered"] = describe_unregistered(setup.model, found.unregistered, setup)
         facts["loss"] = {"value": _finite(found.loss), "has_graph": found.has_graph}
         facts["fault"] = _fault(find_fault(found))
@@ -152,12 +152,12 @@ def look_at_run(examination: Examination, *, steps: int, budget_s: float) -> Non
 def _end_tables(setup: Setup) -> dict[str, Any]:
     _forget_gradients(setup)
     found = run_probe(setup)
-    sizes = {row["name"]: row["rms"] for row in describe_parameters(setup, set()) if row["rms"] is not None}
+    sizes = {row["name"]: row["rms"] for row in describe_parameters(setup) if row["rms"] is not None}
     tables = Tables(found, sizes)
     end = tables.build()
     end["branches"] = read_residuals(found, tables.graph, setup.model)[1]
     end["parameters"] = [
-        {key: row[key] for key in ("name", "rms", "grad", "grad_rms")} for row in describe_parameters(setup, set())
+        {key: row[key] for key in ("name", "rms", "grad", "grad_rms")} for row in describe_parameters(setup)
     ]
     return end
 

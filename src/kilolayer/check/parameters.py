@@ -8,20 +8,25 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from kilolayer.check.probe import Pass
 from kilolayer.check.setup import Setup
 
 MOST_ROWS = 512
 """Rows of a matrix that are compared with each other."""
 
 
-def describe_parameters(setup: Setup, reached: set[int]) -> list[dict[str, Any]]:
+def describe_parameters(setup: Setup, found: Pass | None = None) -> list[dict[str, Any]]:
     """One row per parameter of the model, after a backward pass.
 
     Args:
         setup: gradients of one backward pass are in place.
-        reached: the leaves (by id) in which the loss's graph ends.
+        found: the pass, for what the loss was computed from and where its graph ends.
     """
     groups = _groups(setup)
+    reached = set() if found is None else found.reached
+    inside = set() if found is None else found.values_in_loss()
+    values = [] if found is None else [found.record.values[value] for value in inside]
+    in_loss = {value.name for value in values if value.source == "parameter"}
     rows = []
     for name, parameter in setup.model.named_parameters():
         group = groups.get(id(parameter))
@@ -37,6 +42,7 @@ def describe_parameters(setup: Setup, reached: set[int]) -> list[dict[str, Any]]
                 "lr": None if group is None else _as_float(group.get("lr")),
                 "weight_decay": None if group is None else _as_float(group.get("weight_decay")),
                 "is_reached": id(parameter) in reached,
+                "is_in_loss": name in in_loss,
                 "rms": _rms(parameter),
                 "grad": _describe_grad(grad),
                 "grad_rms": None if grad is None else _rms(grad),

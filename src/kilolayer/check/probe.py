@@ -49,6 +49,19 @@ class Pass:
     losses: list[LossInput]
     output_values: list[int]
 
+    def values_in_loss(self) -> set[int]:
+        """The real values that the loss was computed from, cut or not; through indices there is no way."""
+        seen, open_values = set(), [self.loss_value]
+        while open_values:
+            value = open_values.pop()
+            entry = self.record.values[value]
+            if value in seen or not entry.is_float:
+                continue
+            seen.add(value)
+            if entry.operation is not None:
+                open_values += [ref.value for ref in refs_in(self.record.operations[entry.operation].arguments)]
+        return seen
+
 
 class Probe(Recorder):
     """Runs a set-up's loss forward and backward and describes what it sees.

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from kilolayer.check.losses import BINARY_LOSSES, REGRESSION_LOSSES
 from kilolayer.check.probe import Pass
 from kilolayer.check.values import Stats
 from kilolayer.structure import ops
@@ -14,10 +15,14 @@ from kilolayer.structure.contents import read_attention
 from kilolayer.structure.graph import Graph, Node
 from kilolayer.structure.normal_form import build_graph
 from kilolayer.structure.norms import find_norms
+from kilolayer.structure.recorder import refs_in
 from kilolayer.structure.signal import Signal
 
 MOST_CALLS = 64
 """Runs of one weight that are listed; of further ones the number alone."""
+
+COMPARING = {"sub", "rsub", "add", "mul", "div", "maximum", "minimum", *REGRESSION_LOSSES, *BINARY_LOSSES}
+"""Operations on two tensors, entry by entry."""
 
 PASSED = {"view", "scale", "shift", "merge"}
 """Operations a signal goes through without becoming another one."""
@@ -50,6 +55,7 @@ class Tables:
             "softmaxes": list(self._softmaxes()),
             "sums": list(self._sums()),
             "losses": [self._loss(one) for one in self.found.losses],
+            "stretches": list(self._stretches()),
             "outputs": [row for value in self.found.output_values if (row := self._row(value)) is not None],
         }
 
@@ -271,12 +277,57 @@ class Tables:
         row = {key: _number(value) if isinstance(value, float) else value for key, value in row.items()}
         row["normalized_dims"], row["shape"] = list(one.normalized_dims), list(one.shape)
         row["done"] = self._done_to(self.graph.node_of_value[one.value])
-        row["stretch"] = [self._size_before_stretch(index) for index in self._ends(one)]
         row["is_data_target"] = self.nodes[self.graph.node_of_value[one.target]].kind in ("data", "mask")
         return row
 
-    def _ends(self, one: Any) -> tuple[int, int]:
-        return self.graph.node_of_value[one.value], self.graph.node_of_value[one.target]
+    def _stretches(self) -> Iterator[dict[str, Any]]:
+        """Operations behind the model that compare a tensor of its with one of the batch's in a shape of neither."""
+        record = self.found.record
+        after = set(range(self.found.loss_call, len(record.operations))) if self.found.loss_call else set()
+        for number in sorted(after):
+            operation = record.operations[number]
+            if operation.name not in COMPARING or not operation.outputs:
+                continue
+            ends = [self.graph.node_of_value[ref.value] for ref in refs_in(operation.arguments)][:2]
+            size = math.prod(record.values[operation.outputs[0]].shape)
+            size = max([size, *(math.prod(self.nodes[end].shape) for end in ends)])
+            if len(ends) < 2 or any(self._was_unsqueezed(end) for end in ends):
+                continue
+            sizes = [self._size_before_stretch(end) for end in ends]
+            if max(sizes) < size and len({self._is_of_model(end) for end in ends}) == 2:
+                shapes = [list(self._before_stretch(end).shape) for end in ends]
+                yield {"operation": operation.name, "shapes": shapes, "sizes": sizes, "size": size}
+
+    def _before_stretch(self, index: int) -> Node:
+        while self.nodes[index].op == "view" and self.nodes[index].arguments.get("view") == "expand":
+            index = self.nodes[index].inputs[0]
+        return self.nodes[index]
+
+    def _was_unsqueezed(self, index: int) -> bool:
+        """Whether a dimension was put in behind the model: then all pairs are what is wanted."""
+        while self.nodes[index].op == "view":
+            if self.nodes[index].arguments.get("view") == "unsqueeze" and not self._is_inside_model(index):
+                return True
+            index = self.nodes[index].inputs[0]
+        return False
+
+    def _is_inside_model(self, index: int) -> bool:
+        value = self._value_of_node.get(index)
+        number = None if value is None else self.found.record.values[value].operation
+        return number is not None and number < self.found.loss_call
+
+    def _is_of_model(self, index: int) -> bool:
+        """Whether a trained parameter had a part in a node."""
+        seen, open_nodes = set(), [index]
+        while open_nodes:
+            node = open_nodes.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            if self.nodes[node].kind == "parameter":
+                return True
+            open_nodes += self.nodes[node].inputs
+        return False
 
     def _done_to(self, index: int) -> list[dict[str, Any]]:
         """The operations in front of the loss, the last first, down to the last matrix."""
@@ -303,9 +354,7 @@ class Tables:
 
     def _size_before_stretch(self, index: int) -> int:
         """Entries before ``expand`` made more of them."""
-        while self.nodes[index].op == "view" and self.nodes[index].arguments.get("view") == "expand":
-            index = self.nodes[index].inputs[0]
-        return math.prod(self.nodes[index].shape)
+        return math.prod(self._before_stretch(index).shape)
 
     def _reaches_loss_alone(self, index: int) -> bool:
         """Whether no matrix lies between an operation and the loss."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from kilolayer.diagnosis.evidence import Evidence
+from kilolayer.diagnosis.examined import Examined
 from kilolayer.diagnosis.finding import SEVERITIES, Finding
+from kilolayer.diagnosis.judge_examined import judge_examined
 from kilolayer.diagnosis.rules_depth import batchnorm_without_skip, post_norm_too_deep, skip_missing
 from kilolayer.diagnosis.rules_optimizer import lr_too_high, lr_too_low
 from kilolayer.diagnosis.rules_signal import (
@@ -19,6 +22,7 @@ from kilolayer.diagnosis.rules_signal import (
     norm_missing,
 )
 from kilolayer.diagnosis.rules_units import dead_units
+from kilolayer.diagnosis.trial import Trial
 from kilolayer.recording import Recording
 
 NotEvaluated = str
@@ -46,12 +50,27 @@ class Diagnosis:
     """What the rules concluded.
 
     ``root`` is ``None`` for a model at which nothing stands out. ``not_evaluated`` maps a rule's name to the
-    reason it could not look.
+    reason it could not look. ``trials`` are the remedies tried, ``recording`` is what was judged, ``seconds`` how
+    long it all took, where the verdict comes from an examination.
     """
 
     root: Finding | None
     findings: tuple[Finding, ...]
     not_evaluated: dict[str, str]
+    trials: tuple[Trial, ...] = ()
+    recording: Recording | None = field(default=None, repr=False, compare=False)
+    seconds: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The verdict as a JSON-ready dictionary, with a format number."""
+        return {
+            "format": 1,
+            "root": None if self.root is None else self.root.to_dict(),
+            "findings": [finding.to_dict() for finding in self.findings],
+            "trials": [trial.to_dict() for trial in self.trials],
+            "seconds": self.seconds,
+            "not_evaluated": dict(self.not_evaluated),
+        }
 
 
 def diagnose(recording: Recording) -> Diagnosis:
@@ -72,18 +91,24 @@ def diagnose(recording: Recording) -> Diagnosis:
         raise TypeError(
             f"diagnose takes a Recording, got {type(recording).__name__}; load a saved one with Recording.load(folder)"
         )
-    evidence = Evidence(recording)
     # Of a network that fails, zeros, infinities and NaNs are what there is to read.
     with np.errstate(all="ignore"):
+        if "examination" in recording.facts:
+            return _conclude(judge_examined(Examined(recording)))
+        evidence = Evidence(recording)
         if evidence.trains:
             return Diagnosis(None, (), {})
-        verdicts = {rule.__name__: rule(evidence) for rule in RULES}
+        return _conclude({rule.__name__: rule(evidence) for rule in RULES})
+
+
+def _conclude(verdicts: dict[str, Finding | str | None]) -> Diagnosis:
+    """One root, the rest folded under it; a remark alone is no root."""
     findings = [verdict for verdict in verdicts.values() if isinstance(verdict, Finding)]
     not_evaluated = {name: verdict for name, verdict in verdicts.items() if isinstance(verdict, str)}
-    if not findings:
-        return Diagnosis(None, (), not_evaluated)
     # The list is ordered by precedence; among equals in order the graver one leads.
-    gravest = max(SEVERITIES.index(finding.severity) for finding in findings)
+    gravest = max((SEVERITIES.index(finding.severity) for finding in findings), default=0)
+    if gravest == 0:
+        return Diagnosis(None, tuple(findings), not_evaluated)
     root = next(finding for finding in findings if SEVERITIES.index(finding.severity) == gravest)
     rest = tuple(finding for finding in findings if finding is not root)
     root = root.with_consequences(rest)

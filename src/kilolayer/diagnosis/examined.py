@@ -1,0 +1,381 @@
+"""What an examination found, in the terms of the rules: tables of facts, outcome, chains of layers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from kilolayer.recording import Recording
+
+LEARNS = 0.5
+"""Final loss over what is to beat (its start, or the best answer that ignores the input) up to which a run learns."""
+
+STUCK = 0.95
+"""The same beyond which it has learned nothing to speak of."""
+
+DIVERGED = 1.2
+"""Final loss over both its start and the answer that ignores the input from which on a run went up, not down."""
+
+ALREADY_TRAINED = 0.7
+"""Loss at step 0 over the answer that ignores the input below which a model was trained before."""
+
+RELU_LIKE = frozenset({"relu", "leaky_relu", "relu6", "prelu", "elu", "gelu", "silu", "mish", "hardswish", "celu"})
+
+Row = dict[str, Any]
+
+
+class Chain:
+    """Layers in a row, each reading the one before through an activation and no sum."""
+
+    def __init__(self, layers: Sequence[Row]):
+        self.layers = list(layers)
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    @property
+    def hidden(self) -> list[Row]:
+        """All but the last, which may be the output layer."""
+        return self.layers[:-1]
+
+    @cached_property
+    def norms(self) -> frozenset[str]:
+        """Kinds of norms between the layers."""
+        kinds = [row["norm_after"] for row in self.hidden] + [row["norm_before"] for row in self.layers[1:]]
+        return frozenset(kind for kind in kinds if kind)
+
+    @cached_property
+    def activation(self) -> str | None:
+        """The activation that most layers of the chain are followed by."""
+        names = [name for row in self.layers[1:] for name in row["between"]]
+        return max(set(names), key=names.count) if names else None
+
+    @cached_property
+    def weight_rates(self) -> np.ndarray:
+        """Factor on the signal of each layer but the first: sqrt(gain), times what the activation in front keeps."""
+        rates = []
+        for before, row in zip(self.layers[:-1], self.layers[1:], strict=True):
+            kept = _ratio(row["in_rms"], before["rms"])
+            if self.activation in RELU_LIKE:
+                # Of a signal symmetric about 0; biases that dominate a vanishing signal would hide what is lost.
+                kept = min(kept, math.sqrt(0.5)) if kept == kept else math.sqrt(0.5)
+            rates.append(math.sqrt(row["gain"]) * kept if row["gain"] is not None else math.nan)
+        return np.array(rates)
+
+    @cached_property
+    def weight_rate(self) -> float:
+        """Geometric mean of :attr:`weight_rates` over the hidden layers."""
+        rates = self.weight_rates[:-1] if len(self.weight_rates) > 2 else self.weight_rates
+        return _geometric_mean(rates)
+
+    @cached_property
+    def forward_rate(self) -> float:
+        """Factor per layer of the RMS, over the hidden layers."""
+        rows = [row["rms"] for row in self.hidden]
+        return _per_step(rows[-1], rows[0], len(rows) - 1) if len(rows) > 1 else math.nan
+
+    @cached_property
+    def backward_rate(self) -> float:
+        """Factor per layer, towards the input, of the norm of the gradient at the hidden layers' outputs."""
+        rows = self.hidden
+        sizes = [_times(row["grad_rms"], math.sqrt(row["numel"])) for row in rows]
+        return _per_step(sizes[0], sizes[-1], len(sizes) - 1) if len(sizes) > 1 else math.nan
+
+    @cached_property
+    def signal_left(self) -> float:
+        """What is left at the last hidden layer of the part of the signal that differs from sample to sample."""
+        first, last = self.layers[0], self.hidden[-1]
+        return _ratio(_share(last), _share(first))
+
+    @cached_property
+    def gradient_left(self) -> float:
+        """Norm of the gradient at the first layer over that at the last hidden one."""
+        rows = self.hidden
+        return self.backward_rate ** (len(rows) - 1) if len(rows) > 1 else math.nan
+
+    @cached_property
+    def cosine(self) -> float:
+        """Mean cosine between samples at the last hidden layer."""
+        value = self.hidden[-1]["cosine"]
+        return math.nan if value is None else float(value)
+
+    @property
+    def sites(self) -> list[str]:
+        """Paths of the layers."""
+        return [row["path"] or row["weight"] for row in self.layers]
+
+
+class Examined:
+    """The facts of an examination."""
+
+    def __init__(self, recording: Recording):
+        self.recording = recording
+        self.facts: Row = recording.facts["examination"]
+
+    # ------------------------------------------------------------------ tables
+    @cached_property
+    def parameters(self) -> list[Row]:
+        """Rows of the model's parameters."""
+        return list(self.facts["parameters"])
+
+    @cached_property
+    def step0(self) -> Row:
+        """The tables of step 0."""
+        return dict(self.facts["step0"])
+
+    @cached_property
+    def end(self) -> Row | None:
+        """The tables at the end of the run; ``None`` without one."""
+        return self.facts.get("end")
+
+    @cached_property
+    def run(self) -> Row | None:
+        """The run; ``None`` without one."""
+        return self.facts.get("run")
+
+    @cached_property
+    def layers(self) -> list[Row]:
+        """Products with weights in order, the first call of each; recurrent weights apart."""
+        return [row for row in self.step0["layers"] if row["call"] == 0]
+
+    @cached_property
+    def branches(self) -> list[Row]:
+        """Residual sums, in order."""
+        return list(self.step0["branches"])
+
+    @cached_property
+    def structure(self) -> Row:
+        """Chains of residual sums, norms behind them, schemes."""
+        return dict(self.facts["structure"])
+
+    @cached_property
+    def fault(self) -> Row | None:
+        """The operation that made the first value that is not finite."""
+        return self.facts.get("fault")
+
+    @cached_property
+    def trained(self) -> list[Row]:
+        """Rows of the parameters that ask for gradients."""
+        return [row for row in self.parameters if row["is_trainable"]]
+
+    @cached_property
+    def input(self) -> Row | None:
+        """The first real tensor of the inputs."""
+        return next((row for row in self.facts["inputs"] if row["is_real"] and row.get("rms") is not None), None)
+
+    @cached_property
+    def is_half(self) -> bool:
+        """Whether most trained entries are of half precision."""
+        half = sum(row["numel"] for row in self.trained if row["dtype"] in ("float16", "bfloat16"))
+        return half > 0.5 * sum(row["numel"] for row in self.trained)
+
+    # ------------------------------------------------------------------ the loss
+    @cached_property
+    def main_loss(self) -> Row | None:
+        """The loss operation, where there is one and it is the whole loss."""
+        losses = self.step0["losses"]
+        return losses[0] if len(losses) == 1 else None
+
+    @cached_property
+    def baseline(self) -> float | None:
+        """The loss of the best answer that does not look at the input."""
+        return None if self.main_loss is None else self.main_loss["baseline"]
+
+    @cached_property
+    def chance(self) -> float | None:
+        """The loss of even odds for every class, where there are classes; else :attr:`baseline`."""
+        return self.baseline if self.main_loss is None else self.main_loss["chance"] or self.baseline
+
+    @cached_property
+    def losses(self) -> np.ndarray:
+        """Losses of the run; NaN for what was not finite."""
+        run = self.run
+        return np.array([], float) if run is None else _floats(run["losses"])
+
+    @cached_property
+    def initial_loss(self) -> float:
+        """Loss at step 0."""
+        value = self.facts["loss"]["value"]
+        return math.nan if value is None else float(value)
+
+    @cached_property
+    def final_loss(self) -> float:
+        """Median of the last tenth of the losses, at least five."""
+        return final_of(self.losses)
+
+    @cached_property
+    def progress(self) -> float:
+        """Final loss over the least of its start and the answer that ignores the input."""
+        return self.progress_of(self.losses)
+
+    def progress_of(self, losses: np.ndarray) -> float:
+        """:attr:`progress` of any run from the same start."""
+        reference = min(self.initial_loss, math.inf if self.baseline is None else self.baseline)
+        final = final_of(losses)
+        if not math.isfinite(reference) or not math.isfinite(final):
+            return math.nan
+        if reference > 0:
+            return final / reference
+        # A loss that goes below 0 has no scale of its own: how far it fell beside where it was.
+        return 1 - (reference - final) / max(abs(reference), 1e-12)
+
+    @cached_property
+    def outcome(self) -> str | None:
+        """``non-finite``, ``diverged``, ``stuck``, ``slow``, ``learns``; ``None`` without a run."""
+        if self.run is None or not len(self.losses):
+            return None
+        if self.run["nonfinite_step"] is not None or not np.isfinite(self.losses).all():
+            return "non-finite"
+        if self.baseline is not None and self.initial_loss < ALREADY_TRAINED * self.baseline:
+            return "learns" if self.final_loss < 1.05 * self.initial_loss else "diverged"
+        if self.final_loss > DIVERGED * max(self.initial_loss, self.chance or -math.inf):
+            return "diverged"
+        if self.progress <= LEARNS:
+            return "learns"
+        return "stuck" if self.progress > STUCK else "slow"
+
+    @property
+    def fails(self) -> bool:
+        """Whether the run did not learn; false without a run."""
+        return self.outcome in ("non-finite", "diverged", "stuck", "slow")
+
+    @property
+    def fails_badly(self) -> bool:
+        """Whether it learned nothing, or worse."""
+        return self.outcome in ("non-finite", "diverged", "stuck")
+
+    # ------------------------------------------------------------------ along the depth
+    @cached_property
+    def chains(self) -> list[Chain]:
+        """Layers in a row without a sum between them, the longest chain first."""
+        return chains_of(self.step0)
+
+    @cached_property
+    def chain(self) -> Chain | None:
+        """The longest chain, where it has at least three layers."""
+        return self.chains[0] if self.chains and len(self.chains[0]) >= 3 else None
+
+    def branches_of(self, chain: int) -> list[Row]:
+        """The residual sums of one stream."""
+        return [self.branches[index] for index in self.structure["chains"][chain]]
+
+    # ------------------------------------------------------------------ updates
+    @cached_property
+    def update_ratios(self) -> dict[str, float]:
+        """``||update|| / ||weight||`` at step 0 of each trained weight matrix that is not 0."""
+        names = [row["name"] for row in self.trained if len(row["shape"]) >= 2 and row["rms"]]
+        values = self.recording.curve("update", "update_ratio", names, 0)
+        return {name: float(value) for name, value in zip(names, values, strict=True) if math.isfinite(value)}
+
+    @cached_property
+    def update_ratio(self) -> float | None:
+        """Their median."""
+        values = list(self.update_ratios.values())
+        return float(np.median(values)) if values else None
+
+    @cached_property
+    def lr(self) -> float | None:
+        """The first group's learning rate."""
+        groups = self.facts["optimizer"].get("groups") or [{}]
+        value = groups[0].get("lr")
+        return None if value is None else float(value)
+
+    @cached_property
+    def other_rates(self) -> list[Row]:
+        """Runs at other learning rates."""
+        return list(self.facts.get("other_rates", []))
+
+    def better_rate(self, *, lower: bool) -> tuple[float, float] | None:
+        """Factor and progress of the best other rate that learns much more in as many steps; ``None`` if none does."""
+        found = []
+        for one in self.other_rates:
+            losses = _floats(one["losses"])
+            if (one["factor"] < 1) != lower or one["nonfinite_step"] is not None or not len(losses):
+                continue
+            own = self.progress_of(self.losses[: len(losses)])
+            progress = self.progress_of(losses)
+            if math.isfinite(progress) and (not math.isfinite(own) or progress < min(0.9, own - 0.1)):
+                found.append((one["factor"], progress))
+        return min(found, key=lambda pair: pair[1]) if found else None
+
+
+def chains_of(tables: Row) -> list[Chain]:
+    """Chains of layers, the longest first; a weight that runs again and again is no chain."""
+    rows = {row["index"]: row for row in tables["layers"] if row["call"] == 0}
+    followers: dict[int, list[int]] = {}
+    for index, row in rows.items():
+        if row["via"] == "layer" and row["previous"] in rows and row["kind"] != "embedding":
+            followers.setdefault(row["previous"], []).append(index)
+    found = []
+    for start, row in rows.items():
+        if row["via"] == "layer" and row["previous"] in rows:
+            continue
+        found.append(_longest_from(start, followers))
+    chains = [Chain([rows[index] for index in one]) for one in found]
+    chains = [Chain([row for row in one.layers if row["kind"] != "embedding"]) for one in chains]
+    return sorted((one for one in chains if len(one) > 1), key=len, reverse=True)
+
+
+def _longest_from(start: int, followers: dict[int, list[int]]) -> list[int]:
+    """The longest way on from a layer; layers are numbered in the order they run, so each step goes up."""
+    length: dict[int, int] = {}
+    following: dict[int, int] = {}
+    reached, open_layers = {start}, [start]
+    while open_layers:
+        for one in followers.get(open_layers.pop(), []):
+            if one not in reached:
+                reached.add(one)
+                open_layers.append(one)
+    for index in sorted(reached, reverse=True):
+        ahead = followers.get(index, [])
+        best = max(ahead, key=lambda one: length[one], default=None)
+        length[index] = 1 + (length[best] if best is not None else 0)
+        if best is not None:
+            following[index] = best
+    way = [start]
+    while way[-1] in following:
+        way.append(following[way[-1]])
+    return way
+
+
+def final_of(losses: np.ndarray) -> float:
+    """Median of the last tenth of losses, at least five; NaN where one is not finite."""
+    if not len(losses):
+        return math.nan
+    tail = losses[-max(5, len(losses) // 10) :]
+    return float(np.median(tail)) if np.isfinite(tail).all() else math.nan
+
+
+def _share(row: Row) -> float:
+    return _ratio(row["sample_std"], row["rms"])
+
+
+def _ratio(one: float | None, other: float | None) -> float:
+    return one / other if one is not None and other else math.nan
+
+
+def _times(one: float | None, other: float) -> float | None:
+    return None if one is None else one * other
+
+
+def _per_step(last: float | None, first: float | None, steps: int) -> float:
+    if last is None or not first or steps < 1:
+        return math.nan
+    return float((last / first) ** (1 / steps))
+
+
+def _geometric_mean(values: Iterable[float]) -> float:
+    known = [value for value in values if value == value]
+    if not known:
+        return math.nan
+    if any(value == 0 for value in known):
+        return 0.0
+    return float(np.exp(np.mean(np.log(known))))
+
+
+def _floats(values: Iterable[float | None]) -> np.ndarray:
+    return np.array([math.nan if value is None else value for value in values], float)

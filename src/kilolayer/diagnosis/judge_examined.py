@@ -1,0 +1,74 @@
+"""From an examination to one root finding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kilolayer.diagnosis import rules_attention as attention
+from kilolayer.diagnosis import rules_run as run
+from kilolayer.diagnosis import rules_start as start
+from kilolayer.diagnosis import rules_stream as stream
+from kilolayer.diagnosis import rules_wiring as wiring
+from kilolayer.diagnosis.examined import Examined
+from kilolayer.diagnosis.finding import Finding
+
+ExaminedRule = Callable[[Examined], Finding | str | None]
+"""A rule returns a finding, ``None`` (looked, and clean) or the reason it could not look."""
+
+EXAMINED_RULES: tuple[ExaminedRule, ...] = (
+    wiring.bad_batch,
+    wiring.frozen_by_mistake,
+    wiring.parameters_not_registered,
+    wiring.gradient_cut,
+    wiring.parameters_not_optimized,
+    wiring.zero_grad_missing,
+    wiring.loss_broadcast,
+    wiring.wrong_axis,
+    wiring.output_loss_mismatch,
+    start.weights_zero,
+    start.zero_product,
+    start.units_identical,
+    wiring.output_activation_wrong,
+    start.dead_units,
+    start.inputs_unscaled,
+    run.half_overflow,
+    stream.alpha_misplaced,
+    stream.norm_missing,
+    start.init_too_large,
+    run.nan_operation,
+    run.precision_lost,
+    run.weight_decay_dominates,
+    wiring.clip_to_nothing,
+    attention.recurrence_explodes,
+    stream.skip_broken,
+    attention.attention_unscaled,
+    stream.alpha_wrong_for_depth,
+    stream.init_gain_wrong,
+    stream.batchnorm_batch_too_small,
+    start.saturating_activation_depth,
+    start.init_too_small,
+    start.ordered_phase,
+    start.init_wrong_for_activation,
+    stream.skip_attenuated,
+    stream.final_norm_missing,
+    stream.post_norm_too_deep,
+    stream.batchnorm_without_skip,
+    attention.attention_saturated,
+    start.saturated_units,
+    run.lr_too_low,
+    run.lr_too_high,
+    stream.skip_missing,
+    attention.attention_logits_growing,
+    attention.output_logits_drifting,
+    run.loss_spike,
+    start.output_bias_missing,
+    start.embedding_scale,
+    stream.stack_starved,
+    wiring.labels_unrelated,
+)
+"""In order of precedence: a cause stands before those it would explain."""
+
+
+def judge_examined(found: Examined) -> dict[str, Finding | str | None]:
+    """Each rule's verdict, by its name."""
+    return {rule.__name__: rule(found) for rule in EXAMINED_RULES}
