@@ -23,6 +23,9 @@ def thousand(
     batch_size: int = typer.Option(32, help="Sentence pairs per step."),
     warmup_steps: int = typer.Option(0, help="Steps of linear warm-up."),
     optimizer: str = typer.Option("adamw", metavar="NAME", help="adamw, sgd or muon."),
+    head: str = typer.Option(
+        "tied", metavar="NAME", help="tied to the embedding, or calibrated: it starts at the frequencies of the tokens."
+    ),
     seeds: int = typer.Option(1, help="Seeds 0 to this number minus 1."),
     data: str = typer.Option(
         "number-words",
@@ -64,6 +67,7 @@ def thousand(
             length=length,
             warmup_steps=warmup_steps,
             optimizer=optimizer,
+            head=head,
         )
         for num_encoder, num_decoder in depths
         for seed in range(seeds)

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from kilolayer.init import get_base_rule
+from kilolayer.lab.calibrated_head import HEADS
 from kilolayer.lab.optimizers import OPTIMIZERS
 from kilolayer.nn import CausalLM, Seq2Seq, TransformerConfig
 from kilolayer.schemes import Scheme, get_scheme
@@ -28,6 +29,8 @@ class DepthRun:
         length: tokens of a training sequence of a language model; of the longest pair in translation.
         init: base rule of the initial values.
         clip: largest global gradient norm; none where it is ``None``.
+        head: of an encoder-decoder: ``tied`` to the embedding, or ``calibrated``, see
+            :mod:`kilolayer.lab.calibrated_head`.
     """
 
     scheme: str
@@ -43,6 +46,7 @@ class DepthRun:
     optimizer: str = "adamw"
     init: str = "xavier"
     clip: float | None = None
+    head: str = HEADS[0]
 
     def __post_init__(self) -> None:
         get_scheme(*split_scheme(self.scheme))
@@ -58,11 +62,16 @@ class DepthRun:
             raise ValueError(f"clip must be a positive number, got {self.clip}")
         if self.optimizer not in OPTIMIZERS:
             raise ValueError(f"optimizer {self.optimizer!r} is unknown; use one of {', '.join(OPTIMIZERS)}")
+        if self.head not in HEADS:
+            raise ValueError(f"head {self.head!r} is unknown; use one of {', '.join(HEADS)}")
+        if self.head != HEADS[0] and not self.encoder_layers:
+            raise ValueError(f"head {self.head!r} is for encoder-decoders, this model has no encoder")
 
     @property
     def folder_name(self) -> str:
         """Tells the runs of one experiment apart."""
-        return f"{self.scheme.replace(':', '-')}-{self.depth_name}-lr{self.lr:g}-seed{self.seed}"
+        head = "" if self.head == HEADS[0] else f"-{self.head}"
+        return f"{self.scheme.replace(':', '-')}-{self.depth_name}-lr{self.lr:g}{head}-seed{self.seed}"
 
     @property
     def depth_name(self) -> str:
@@ -121,6 +130,7 @@ def to_record(run: DepthRun, result: dict[str, Any]) -> dict[str, Any]:
         "warmup_steps": run.warmup_steps,
         "optimizer": run.optimizer,
         "init": run.init,
+        "head": run.head,
     }
     return settings | result
 

@@ -9,13 +9,14 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from kilolayer.lab.calibrated_head import calibrate_head
 from kilolayer.lab.depth_run import DepthRun, count_parameters
 from kilolayer.lab.effective_depth import STACKS, effective_depth, measure_skips
 from kilolayer.lab.experiment import OnStep
 from kilolayer.lab.training import remove_checkpoint, train_run
 from kilolayer.lab.translation_bleu import NUM_SENTENCES, translate
 from kilolayer.lab.translation_data import TranslationData
-from kilolayer.lab.translation_measures import measure_losses, unigram_entropy, unigram_loss
+from kilolayer.lab.translation_measures import measure_encoder_cosine, measure_losses, unigram_entropy, unigram_loss
 from kilolayer.nn import Seq2Seq
 from kilolayer.train.pair_batches import Batches, make_batch, token_losses
 from kilolayer.train.scores import measure_bleu
@@ -44,6 +45,8 @@ def run_thousand(
     """
     model = run.build_model(run.build_config(data.vocab_size))
     assert isinstance(model, Seq2Seq)
+    if run.head == "calibrated":
+        calibrate_head(model, data.target_counts())
     batches = Batches(data.train, batch_size=run.batch_size, seed=run.seed)
 
     def loss_at(model: nn.Module, step: int) -> Tensor:
@@ -66,8 +69,9 @@ def measure_model(
 
     Returns:
         ``dev_loss`` and, beside it, ``dev_unigram_loss`` (of the frequencies of training alone); ``encoder_use``,
-        the rise of the loss with the source of another pair, and its standard error; per stack the sampled skips and
-        the effective depth; BLEU with its signature, the share of exact translations, and some of them.
+        the rise of the loss with the source of another pair, and its standard error; ``encoder_cosine`` between its
+        outputs; per stack the sampled skips and the effective depth; BLEU with its signature, the share of exact
+        translations, and some of them.
     """
     started = time.perf_counter()
     own, others = measure_losses(model, data.dev, on_part)
@@ -84,6 +88,7 @@ def measure_model(
         "dev_loss": own.mean().item(),
         "dev_unigram_loss": unigram_loss(data, data.dev),
         "encoder_use": (others - own).mean().item(),
+        "encoder_cosine": measure_encoder_cosine(model, batch),
         "encoder_use_error": ((others - own).std() / len(own) ** 0.5).item(),
         "layer_skips": skips,
         "effective_depth": depths,

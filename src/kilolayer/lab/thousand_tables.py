@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from kilolayer.lab.training import LAST_STEPS
 from kilolayer.report import format_number, render_table, sparkline
 
 CURVE_WIDTH = 12
-EVERYWHERE = ("depth_name", "lr", "seed")
+EVERYWHERE = ("depth_name", "lr", "head", "seed")
 """What tells runs apart besides the scheme."""
 
 
@@ -38,7 +39,12 @@ def names_of(results: Sequence[ThousandResult]) -> list[str]:
     names = []
     for result in results:
         run = result.run
-        parts = {"depth_name": run.depth_name, "lr": f"lr {run.lr:g}", "seed": f"seed {run.seed}"}
+        parts = {
+            "depth_name": run.depth_name,
+            "lr": f"lr {run.lr:g}",
+            "head": f"{run.head} head",
+            "seed": f"seed {run.seed}",
+        }
         names.append(" ".join([run.scheme, *(parts[name] for name in differing)]))
     return names
 
@@ -94,13 +100,14 @@ def gradient_rows(result: ThousandResult) -> list[list[str]]:
 def use_table(results: Sequence[ThousandResult], names: Sequence[str]) -> Any:
     """What the encoder and the layers are worth, and the translations."""
     measured = [(name, result) for name, result in zip(names, results, strict=True) if "dev_loss" in result.numbers]
-    header = ["run", "encoder use", "encoder depth", "decoder depth", "BLEU", "exact"]
+    header = ["run", "encoder use", "cosine", "encoder depth", "decoder depth", "BLEU", "exact"]
     rows = [[name, *use_row(result)] for name, result in measured]
     numbers = measured[0][1].numbers
     sampled = max(len(numbers["layer_skips"][stack]["layer"]) for stack in STACKS)
     caption = (
-        "Encoder use: rise of the held-out loss beside the source of another pair. Depth: how many layers matter, by "
-        f"the rise when one is skipped, from {sampled} layers of each stack at most. BLEU of "
+        "Encoder use: rise of the held-out loss beside the source of another pair. Cosine: of the encoder's outputs at "
+        "any two places; 1 says the same of every token. Depth: how many layers matter, by the rise when one is "
+        f"skipped, from {sampled} layers of each stack at most. BLEU of "
         f"{numbers['bleu_sentences']} test sentences, {numbers['bleu_signature']}"
     )
     return render_table(header, rows, title="Use of source and depth", caption=caption)
@@ -113,4 +120,11 @@ def use_row(result: ThousandResult) -> list[str]:
     depths = [
         f"{numbers['effective_depth'][stack]:.0f} of {getattr(result.run, f'{stack}_layers')}" for stack in STACKS
     ]
-    return [f"{use} +- {error}", *depths, format_number(numbers["bleu"]), f"{100 * numbers['exact_share']:.0f} %"]
+    cosine = format_number(numbers.get("encoder_cosine", math.nan))
+    return [
+        f"{use} +- {error}",
+        cosine,
+        *depths,
+        format_number(numbers["bleu"]),
+        f"{100 * numbers['exact_share']:.0f} %",
+    ]

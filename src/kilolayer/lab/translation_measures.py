@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kilolayer.lab.translation_data import TokenPairs, TranslationData
+from kilolayer.nn import Seq2Seq
 from kilolayer.train.pair_batches import Batch, make_batch, token_losses
-from kilolayer.train.subwords import END
+from kilolayer.train.subwords import END, PAD
 
 OnPart = Callable[[], None]
 """Called between parts of a measurement; raises ``KeyboardInterrupt`` when it is time to stop."""
@@ -37,6 +39,15 @@ def measure_losses(model: nn.Module, pairs: TokenPairs, on_part: OnPart = lambda
         others.append(token_losses(model, batch.with_sources_shuffled()))
         on_part()
     return torch.cat(own).double(), torch.cat(others).double()
+
+
+@torch.no_grad()
+def measure_encoder_cosine(model: Seq2Seq, batch: Batch) -> float:
+    """Mean cosine between the encoder's outputs at any two places of a batch; 1: it says the same of every token."""
+    outputs = model.encode(batch.source, source_padding=batch.source_padding)
+    directions = F.normalize(outputs[batch.source != PAD].double(), dim=-1)
+    count = len(directions)
+    return float((directions.sum(0).square().sum() - count) / (count * (count - 1)))
 
 
 def unigram_entropy(data: TranslationData) -> float:

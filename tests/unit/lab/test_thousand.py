@@ -40,6 +40,7 @@ def result_of(**numbers):
         "dev_unigram_loss": 4.0,
         "encoder_use": 0.5,
         "encoder_use_error": 0.1,
+        "encoder_cosine": 0.25,
     }
     run = numbers.pop("run", small_run(num_steps=40))
     return ThousandResult(run, settings | numbers, is_finished=numbers.pop("is_finished", True))
