@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kilolayer.convert.branches import Ending
+from kilolayer.convert.parameter_names import Names
 from kilolayer.structure.signal import Signal
 from kilolayer.structure.sites import SiteFinder
 from kilolayer.structure.sums import ResidualSum
 
 
-def find_ending(finder: SiteFinder, one: ResidualSum) -> Ending | str:
+def find_ending(finder: SiteFinder, one: ResidualSum, names: Names) -> Ending | str:
     """The parameters that the output of a branch is proportional to, or the reason why there are none."""
-    walk = _Walk(finder.signal, one)
+    walk = _Walk(finder.signal, one, names)
     problem = walk.run()
     if problem is not None:
         return problem
-    if outsiders := _other_uses(finder, walk):
+    if outsiders := _other_uses(finder, walk, names):
         return f"{walk.parameters[0]} is also used in {outsiders}, which a factor on it would change"
     return Ending(tuple(walk.parameters), _carrier(finder, one, walk))
 
@@ -24,9 +25,10 @@ def find_ending(finder: SiteFinder, one: ResidualSum) -> Ending | str:
 class _Walk:
     """From a branch's output back to its last matrices, through what keeps it proportional to them."""
 
-    def __init__(self, signal: Signal, one: ResidualSum):
+    def __init__(self, signal: Signal, one: ResidualSum, names: Names):
         self._signal = signal
         self._one = one
+        self._names_of = names
         self.behind: set[int] = set()
         self.matrices: set[int] = set()
         self.parameters: list[str] = []
@@ -76,10 +78,10 @@ class _Walk:
         sources = [source for source in graph.nodes[index].inputs if graph.nodes[source].kind == "parameter"]
         # The matrix first, its bias behind it.
         for source in sorted(sources, key=lambda source: -len(graph.nodes[source].shape)):
-            yield from graph.parameter_names(source)
+            yield from self._names_of(source)
 
 
-def _other_uses(finder: SiteFinder, walk: _Walk) -> str | None:
+def _other_uses(finder: SiteFinder, walk: _Walk, names: Names) -> str | None:
     """The module of a further use of the parameters; their use in other runs of the same module is none."""
     graph = finder.graph
     own = {graph.calls[graph.nodes[index].call].path for index in walk.matrices | walk.behind}
@@ -88,7 +90,7 @@ def _other_uses(finder: SiteFinder, walk: _Walk) -> str | None:
         if node.kind != "data" or graph.calls[node.call].path in own:
             continue
         for source in node.inputs:
-            if graph.nodes[source].kind == "parameter" and wanted & set(graph.parameter_names(source)):
+            if wanted.intersection(names(source)):
                 return graph.calls[node.call].path or "the model itself"
     return None
 

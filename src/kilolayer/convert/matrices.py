@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from torch import nn
 
 from kilolayer.convert.branches import Matrix
+from kilolayer.convert.parameter_names import Names
 from kilolayer.schemes import Role
 from kilolayer.structure import ops
 from kilolayer.structure.graph import Graph
@@ -15,7 +16,7 @@ from kilolayer.structure.signal import Signal
 from kilolayer.structure.sums import ResidualSum
 
 
-def find_matrices(signal: Signal, one: ResidualSum, model: nn.Module) -> tuple[Matrix, ...]:
+def find_matrices(signal: Signal, one: ResidualSum, model: nn.Module, *, names: Names) -> tuple[Matrix, ...]:
     """The matrices of a branch with their roles, in order of execution.
 
     In attention the matrices behind the scores are query and key, those behind what the scores mix the value; in
@@ -30,7 +31,7 @@ def find_matrices(signal: Signal, one: ResidualSum, model: nn.Module) -> tuple[M
         return ()
     placed: dict[tuple[str, tuple[int, int] | None], Matrix] = {}
     for role, matrix, part in found:
-        one_found = _matrix(signal.graph, model, role, matrix, part)
+        one_found = _matrix(signal.graph, model, (role, matrix, part), names)
         if one_found is not None:
             placed.setdefault((one_found.weight, one_found.part), one_found)
     return tuple(placed.values())
@@ -45,29 +46,22 @@ def _is_ambiguous(found: list[_Found]) -> bool:
 _Found = tuple[Role, int, tuple[int, int] | None]
 
 
-def _matrix(graph: Graph, model: nn.Module, role: Role, matrix: int, part: tuple[int, int] | None) -> Matrix | None:
-    parameters = {
-        name: graph.nodes[source].shape
-        for source in graph.nodes[matrix].inputs
-        if graph.nodes[source].kind == "parameter"
-        for name in graph.parameter_names(source)
-    }
-    shapes = {name: tuple(model.get_parameter(name).shape) for name in parameters}
+def _matrix(graph: Graph, model: nn.Module, found: _Found, names: Names) -> Matrix | None:
+    role, matrix, part = found
+    sources = {name: source for source in graph.nodes[matrix].inputs for name in names(source)}
+    shapes = {name: tuple(model.get_parameter(name).shape) for name in sources}
     weight = next((name for name, shape in shapes.items() if len(shape) >= 2), None)
     if weight is None:
         return None
-    bias = next((name for name, shape in shapes.items() if len(shape) == 1), None)
-    bias = bias or _bias_behind(graph, matrix)
-    shape = shapes[weight]
-    own = next((source for source in graph.nodes[matrix].inputs if weight in graph.parameter_names(source)), None)
-    inner = None if own is None else _part_of_parameter(graph, own)
+    bias = next((name for name, shape in shapes.items() if len(shape) == 1), None) or _bias_behind(graph, matrix, names)
+    own = sources[weight]
+    inner = _part_of_parameter(graph, own)
     if inner is not None:
         start, stop = part or (0, inner[1] - inner[0])
         part = inner[0] + start, inner[0] + stop
     # The product reads a matrix of inputs by outputs; torch.nn.Linear holds its transpose.
-    dim = 0 if own is not None and _is_transposed(graph, own) else 1
-    total = shape[dim]
-    return Matrix(role, weight, bias, None if part == (0, total) else part, dim)
+    dim = 0 if _is_transposed(graph, own) else 1
+    return Matrix(role, weight, bias, None if part == (0, shapes[weight][dim]) else part, dim)
 
 
 def _is_transposed(graph: Graph, index: int) -> bool:
@@ -111,19 +105,13 @@ def _slice(graph: Graph, index: int) -> tuple[int, int] | None:
     return None
 
 
-def _bias_behind(graph: Graph, matrix: int) -> str | None:
+def _bias_behind(graph: Graph, matrix: int, names: Names) -> str | None:
     index = matrix
     while len(graph.users[index]) == 1:
         index = graph.users[index][0]
         node = graph.nodes[index]
         if node.op == "shift":
-            names = [
-                name
-                for source in node.inputs
-                if graph.nodes[source].kind == "parameter"
-                for name in graph.parameter_names(source)
-            ]
-            return names[0] if names else None
+            return next((name for source in node.inputs for name in names(source)), None)
         if node.op != "view":
             return None
     return None

@@ -11,6 +11,7 @@ from torch import nn
 from kilolayer.convert.branches import FoundBranch, Network, Refusal
 from kilolayer.convert.endings import Ending, find_ending
 from kilolayer.convert.matrices import find_matrices
+from kilolayer.convert.parameter_names import Names, name_parameters
 from kilolayer.schemes import Depth, Stack
 from kilolayer.structure.depths import depth_of_chains
 from kilolayer.structure.describe import describe_branch
@@ -37,6 +38,7 @@ class _Reading:
     chains: tuple[tuple[int, ...], ...]
     placements: dict[int, Placement]
     final_norms: tuple[str | None, ...]
+    names: Names
 
     @property
     def graph(self) -> Graph:
@@ -79,7 +81,7 @@ def _read(model: nn.Module, inputs: Any) -> _Reading:
     chains = tuple(tuple(index_at[one.node] for one in chain) for chain in family.chains)
     ends = tuple(final_norm(signal, family, placements, chain) for chain in family.chains)
     paths = tuple(None if norm is None else _norm_path(graph, norm) for norm in ends)
-    return _Reading(model, finder, family.sums, branches, chains, placements, paths)
+    return _Reading(model, finder, family.sums, branches, chains, placements, paths, name_parameters(graph))
 
 
 def _places(
@@ -97,7 +99,7 @@ def _found_branch(reading: _Reading, index: int, place: tuple[Stack, int, int]) 
     branch, one = reading.branches[index], reading.sums[index]
     stack, position, layer_index = place
     norms = reading.placements[one.node].norms
-    ending = find_ending(reading.finder, one)
+    ending = find_ending(reading.finder, one, reading.names)
     entries, exit_path = _entries(reading.finder, one, norms.get("pre")), _exit(reading.finder, one)
     post = norms.get("post")
     return FoundBranch(
@@ -116,7 +118,7 @@ def _found_branch(reading: _Reading, index: int, place: tuple[Stack, int, int]) 
         eps=None if post is None else _eps(reading, post),
         ending=ending if isinstance(ending, Ending) else None,
         ending_problem=None if isinstance(ending, Ending) else ending,
-        matrices=find_matrices(reading.finder.signal, one, reading.model),
+        matrices=find_matrices(reading.finder.signal, one, reading.model, names=reading.names),
         entries=entries,
         exit=exit_path,
     )
