@@ -106,7 +106,8 @@ def look_at_step_0(examination: Examination) -> None:
         examination.unregistered = found.unregistered
         facts["parameters"] = describe_parameters(setup, found)
         facts["unregistered"] = describe_unregistered(setup.model, found.unregistered, setup)
-        facts["loss"] = {"value": _finite(found.loss), "has_graph": found.has_graph}
+        constant = constant_loss(setup, targets)
+        facts["loss"] = {"value": _finite(found.loss), "has_graph": found.has_graph, "constant": constant}
         facts["fault"] = _fault(find_fault(found))
         tables = Tables(found, {row["name"]: row["rms"] for row in facts["parameters"] if row["rms"] is not None})
         facts["step0"] = tables.build()
@@ -118,6 +119,27 @@ def look_at_step_0(examination: Examination) -> None:
         tensor.grad = None
     if targets is not None:
         facts["dependence_p"] = dependence_p(inputs, targets)
+
+
+@torch.no_grad()
+def constant_loss(setup: Setup, targets: Any) -> float | None:
+    """The loss of the best constant per output, where targets are real and the loss takes outputs of their shape.
+
+    Mean and median of the targets are tried, the best answers to squared and to absolute errors.
+    """
+    if setup.loss_fn is None or setup.compute_loss is not None or not isinstance(targets, Tensor):
+        return None
+    if not targets.is_floating_point() or targets.dim() == 0 or len(targets) < 2:
+        return None
+    found = []
+    for center in (targets.mean(0), targets.median(0).values):
+        try:
+            loss = setup.loss_fn(center.expand_as(targets).clone(), targets)
+        except Exception:  # a loss of another kind: there is no such constant
+            return None
+        if isinstance(loss, Tensor) and loss.numel() == 1:
+            found.append(float(loss))
+    return min((one for one in found if math.isfinite(one)), default=None)
 
 
 def run_probe(setup: Setup) -> Pass:

@@ -7,6 +7,7 @@ from typing import Any
 
 import typer
 
+from kilolayer.cli.check import check
 from kilolayer.cli.coefficients import coefficients
 from kilolayer.cli.init_plan import init_plan
 from kilolayer.cli.lab_chain import chain
@@ -22,6 +23,7 @@ from kilolayer.cli.sample import sample
 from kilolayer.cli.structure import structure
 from kilolayer.cli.train import train
 from kilolayer.cli.translate import translate
+from kilolayer.cli.watch import watch
 
 app = typer.Typer(
     name="kilolayer",
@@ -34,11 +36,13 @@ app = typer.Typer(
 )
 lab = typer.Typer(help="Experiments: claims about depth as commands anyone can rerun.", no_args_is_help=True)
 app.add_typer(lab, name="lab")
+app.command(cls=Command)(check)
 app.command(cls=Command)(coefficients)
 app.command(cls=Command)(init_plan)
 app.command(cls=Command)(predict)
 app.command(cls=Command)(report)
 app.command(cls=Command)(structure)
+app.command(cls=Command)(watch)
 app.command(cls=Command)(train)
 app.command(cls=Command)(sample)
 app.command(cls=Command)(translate)

@@ -14,6 +14,9 @@ from kilolayer.recording import Recording
 LEARNS = 0.5
 """Final loss over what is to beat (its start, or the best answer that ignores the input) up to which a run learns."""
 
+STRUGGLES = 0.85
+"""The same beyond which it hardly learns."""
+
 STUCK = 0.95
 """The same beyond which it has learned nothing to speak of."""
 
@@ -183,7 +186,8 @@ class Examined:
     @cached_property
     def baseline(self) -> float | None:
         """The loss of the best answer that does not look at the input."""
-        return None if self.main_loss is None else self.main_loss["baseline"]
+        known = None if self.main_loss is None else self.main_loss["baseline"]
+        return self.facts["loss"]["constant"] if known is None else known
 
     @cached_property
     def chance(self) -> float | None:
@@ -242,6 +246,11 @@ class Examined:
     def fails(self) -> bool:
         """Whether the run did not learn; false without a run."""
         return self.outcome in ("non-finite", "diverged", "stuck", "slow")
+
+    @property
+    def struggles(self) -> bool:
+        """Whether it learned next to nothing, or worse."""
+        return self.fails_badly or (self.outcome == "slow" and self.progress > STRUGGLES)
 
     @property
     def fails_badly(self) -> bool:

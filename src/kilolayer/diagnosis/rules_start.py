@@ -201,7 +201,7 @@ def saturated_units(found: Examined) -> Finding | str | None:
 def init_too_small(found: Examined) -> Finding | str | None:
     """SIG101: without skip and norm each layer shrinks the signal, until its ends are out of touch."""
     chain = _bare_chain(found)
-    if chain is None or not found.fails or chain.activation in ("sigmoid", "hardsigmoid"):
+    if chain is None or not found.struggles or chain.activation in ("sigmoid", "hardsigmoid"):
         return None
     rate = chain.weight_rate
     left = _least(chain.signal_left * chain.forward_rate ** max(len(chain) - 2, 1), chain.gradient_left)
@@ -247,7 +247,7 @@ def _loud_output(found: Examined) -> Finding | None:
     outputs = found.step0["outputs"]
     if chance is None or found.main_loss is None or found.main_loss["kind"] != "nll" or not found.fails or not outputs:
         return None
-    last = next((row for row in reversed(found.layers) if row["into"] not in ("sum", "layer")), None)
+    last = next((row for row in reversed(found.step0["layers"]) if row["into"] not in ("sum", "layer")), None)
     if last is None or not loss > LOUD * chance or not last["in_rms"] or last["gain"] is None:
         return None
     # The matrix is to blame where what goes in is of unit size.

@@ -249,7 +249,7 @@ def stack_starved(found: Examined) -> Finding | str | None:
 def skip_missing(found: Examined) -> Finding | str | None:
     """DEP602: many layers in a row, none with a skip, and samples become alike though the signal keeps its size."""
     chain = found.chain
-    if chain is None or len(chain) < MIN_LAYERS or len(chain) < len(found.branches) or not found.fails:
+    if chain is None or len(chain) < MIN_LAYERS or len(chain) < len(found.branches) or not found.struggles:
         return None
     if chain.norms & {"batch"} or not (chain.cosine >= ALIKE or len(chain) >= 4 * MIN_LAYERS or _widens(chain)):
         return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,8 +32,15 @@ class Trial:
 
     def to_dict(self) -> dict[str, Any]:
         """The trial as a JSON-ready dictionary; numbers that are not finite become ``None``."""
-        fields = dataclasses.asdict(self)
-        fields["loss_before"], fields["loss_after"] = finite_or_none(self.loss_before), finite_or_none(self.loss_after)
-        for key in ("losses_before", "losses_after"):
-            fields[key] = [finite_or_none(loss) for loss in fields[key]]
-        return fields
+        return {
+            "name": self.name,
+            "loss_before": finite_or_none(self.loss_before),
+            "loss_after": finite_or_none(self.loss_after),
+            "helped": self.helped,
+            "steps": self.steps,
+            "note": self.note,
+            "curves": {
+                "before": [finite_or_none(loss) for loss in self.losses_before],
+                "after": [finite_or_none(loss) for loss in self.losses_after],
+            },
+        }

@@ -80,7 +80,9 @@ def _run(function: Callable[[], Any], target: str) -> Any:
     try:
         return function()
     except Exception as error:
-        frame = traceback.extract_tb(error.__traceback__)[-1]
+        frames = traceback.extract_tb(error.__traceback__)
+        path = str(Path(target.partition(".py")[0] + ".py").resolve())
+        frame = ([one for one in frames if str(Path(one.filename).resolve()) == path] or frames)[-1]
         text = str(error).splitlines()[0] if str(error) else ""
         raise ValueError(
             f"{target} failed with {type(error).__name__}: {text} ({Path(frame.filename).name}, line {frame.lineno})"

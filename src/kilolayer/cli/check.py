@@ -1,0 +1,109 @@
+"""``kilolayer check``: why a set-up does not train."""
+
+from __future__ import annotations
+
+import json as json_format
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kilolayer.diagnosis import Diagnosis
+
+
+class FailOn(str, Enum):
+    """Choices of ``--fail-on``."""
+
+    error = "error"
+    warning = "warning"
+
+
+def check(
+    target: Annotated[
+        str, typer.Argument(metavar="FILE.py:FUNCTION", help="A function without arguments that returns a set-up.")
+    ],
+    *,
+    budget_s: Annotated[float, typer.Option(metavar="SECONDS", help="Time for everything.")] = 60.0,
+    steps: Annotated[int, typer.Option(help="Steps of the run at most.")] = 100,
+    trial: Annotated[bool, typer.Option("--trial/--no-trial", help="Whether to try remedies.")] = True,
+    fail_on: Annotated[FailOn, typer.Option(help="The least severity that ends in exit status 1.")] = FailOn.error,
+    out: Annotated[Path | None, typer.Option(help="Folder for the recording and the findings.")] = None,
+    sarif: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the findings as SARIF too.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Why a set-up does not train: one cause, where it starts, and what helps.
+
+    The function returns a kilolayer.Setup, or (model, inputs, targets, loss_fn, optimizer). Beside it in its file,
+    stream(step) may give fresh batches (inputs, targets), and train_step(model, inputs, targets, loss_fn, optimizer)
+    may be the loop body. Exit status 0: nothing at or above --fail-on; 1: a finding; 2: a mistake.
+    """
+    import contextlib
+    import sys
+
+    from kilolayer.check import check as examine_and_judge
+    from kilolayer.structure.loading import load_function
+
+    if out is not None and (out / "recording").exists():
+        raise ValueError(f"{out} already holds a recording; choose another folder")
+    # What the user's code prints is not the answer.
+    with contextlib.redirect_stdout(sys.stderr):
+        function = load_function(target)
+        diagnosis = examine_and_judge(function, budget_s, trial, steps=steps)
+    _save(diagnosis, function, target, out=out, sarif=sarif)
+    typer.echo(json_format.dumps(diagnosis.to_dict(), allow_nan=False) if json else _render(diagnosis, out))
+    raise typer.Exit(_status(diagnosis, fail_on.value))
+
+
+def _save(
+    diagnosis: Diagnosis, function: Callable[[], Any], target: str, *, out: Path | None, sarif: Path | None
+) -> None:
+    from kilolayer import __version__
+    from kilolayer.report import to_json
+    from kilolayer.report.files import replace_file
+    from kilolayer.report.sarif import to_sarif
+
+    if out is not None and diagnosis.recording is not None:
+        diagnosis.recording.save(out / "recording")
+        replace_file(out / "findings.json", (to_json(diagnosis.to_dict(), indent=1) + "\n").encode())
+    if sarif is not None:
+        line = getattr(getattr(function, "__code__", None), "co_firstlineno", 1)
+        path = target.rpartition(":")[0]
+        log = to_sarif(diagnosis.findings, path=path, line=line, version=__version__)
+        replace_file(sarif, (to_json(log, indent=1) + "\n").encode())
+
+
+def _render(diagnosis: Diagnosis, out: Path | None) -> str:
+    import os
+
+    from kilolayer.report import render_verdict
+
+    width = int(os.environ.get("COLUMNS", "100"))
+    text = render_verdict(
+        diagnosis.root,
+        examined=_examined(diagnosis),
+        seconds=diagnosis.seconds,
+        report="" if out is None else f"kilolayer report {out}",
+        width=width,
+    )
+    return str(text.plain)
+
+
+def _examined(diagnosis: Diagnosis) -> str:
+    """What was looked at, in words."""
+    assert diagnosis.recording is not None
+    facts = diagnosis.recording.facts["examination"]
+    layers, steps = len(facts["step0"]["layers"]), facts.get("run", {}).get("num_steps", 0)
+    when = f"over {steps} steps" if steps else "at step 0"
+    return f"{layers} layer{'' if layers == 1 else 's'} {when}"
+
+
+def _status(diagnosis: Diagnosis, fail_on: str) -> int:
+    from kilolayer.diagnosis.finding import SEVERITIES
+
+    if diagnosis.root is None:
+        return 0
+    return int(SEVERITIES.index(diagnosis.root.severity) >= SEVERITIES.index(fail_on))
