@@ -77,6 +77,10 @@ class Recording:
         """Whether any row of this role and statistic was recorded: missing is not the same as clean."""
         return len(self._select(role, stat).steps) > 0
 
+    def stats(self, role: str) -> tuple[str, ...]:
+        """The statistics recorded under a role, by name: of ``"run"`` the scalars, such as ``"loss"`` and ``"lr"``."""
+        return self._source.stats(role)
+
     def series(self, site: str, role: str, stat: str) -> tuple[np.ndarray, np.ndarray]:
         """One statistic of one site over time.
 

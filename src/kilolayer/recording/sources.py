@@ -41,6 +41,9 @@ class RowSource(Protocol):
     def steps(self, role: str | None, stat: str | None) -> np.ndarray:
         """The steps, ascending, with a row of this role and statistic; ``None`` stands for any."""
 
+    def stats(self, role: str) -> tuple[str, ...]:
+        """The statistics with a row of this role, by name."""
+
 
 class MemoryRows:
     """Rows held as one table."""
@@ -75,6 +78,12 @@ class MemoryRows:
     def steps(self, role: str | None, stat: str | None) -> np.ndarray:
         """The steps with a row of this role and statistic."""
         return np.unique(self._steps[self._mask(role, stat)])
+
+    def stats(self, role: str) -> tuple[str, ...]:
+        """The statistics with a row of this role, by name."""
+        return tuple(
+            sorted(self._names["stat"][code] for code in np.unique(self._codes["stat"][self._mask(role, None)]))
+        )
 
     def _mask(self, role: str | None, stat: str | None) -> np.ndarray:
         mask = np.ones(self.num_rows, dtype=bool)
@@ -128,6 +137,11 @@ class SavedRows:
         for path, _, group in self._groups(role, stat):
             found.append(MemoryRows(_read(path, group)).steps(role, stat))
         return np.unique(np.concatenate(found))
+
+    def stats(self, role: str) -> tuple[str, ...]:
+        """The statistics with a row of this role, by name."""
+        groups = self._groups(role, None)
+        return tuple(sorted({name for path, _, group in groups for name in MemoryRows(_read(path, group)).stats(role)}))
 
     def _groups(self, role: str | None, stat: str | None) -> Iterator[tuple[Path, pq.FileMetaData, int]]:
         """The row groups that may hold such rows."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -44,13 +45,20 @@ def open_folder(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
 
 
-def write_header(folder: Path, sites: Sequence[Site], facts: dict[str, Any], *, num_parts: int) -> None:
+def write_header(
+    folder: Path, sites: Sequence[Site], facts: dict[str, Any], *, num_parts: int, is_open: bool = False
+) -> None:
     """Write the site table, the facts, and how many parts there are.
+
+    While a recording is open its header also names the process that writes it, so that whoever follows it can tell
+    a run that died from one that is silent.
 
     Raises:
         TypeError: a fact that JSON cannot hold.
     """
     header = {"format": FORMAT, "parts": num_parts, "facts": facts, "sites": [site.to_dict() for site in sites]}
+    if is_open:
+        header["writer"] = {"host": platform.node(), "pid": os.getpid()}
     try:
         text = json.dumps(header, indent=1)
     except (TypeError, ValueError) as error:
@@ -174,7 +182,7 @@ class RecordingWriter:
         assert self.folder is not None
         header = (*self.sites, json.dumps(self.facts, default=str))
         if header != self._header:
-            write_header(self.folder, self.sites, self.facts, num_parts=self._num_parts)
+            write_header(self.folder, self.sites, self.facts, num_parts=self._num_parts, is_open=True)
             self._header = header
 
 

@@ -5,6 +5,8 @@ imported when a report is made, not before.
 """
 
 from kilolayer.report.encode import to_json, to_plain
+from kilolayer.report.follow import Glance, RunFollower
+from kilolayer.report.frame import render_frame
 from kilolayer.report.html import render_html
 from kilolayer.report.markdown import render_markdown, to_markdown
 from kilolayer.report.page import MAX_DRAWN_RUNS
@@ -19,13 +21,16 @@ from kilolayer.report.terminal import render_depth, render_runs, render_verdict
 from kilolayer.report.text import format_number, format_range, format_value, inert
 from kilolayer.report.trial import TrialView
 from kilolayer.report.view import Prediction, RunView
+from kilolayer.report.watch import watch_run
 
 __all__ = [
     "MAX_DRAWN_RUNS",
     "RENDERERS",
+    "Glance",
     "Prediction",
     "Renderer",
     "Report",
+    "RunFollower",
     "RunView",
     "TrialView",
     "draw_png",
@@ -37,6 +42,7 @@ __all__ = [
     "load_run",
     "load_runs",
     "render_depth",
+    "render_frame",
     "render_html",
     "render_markdown",
     "render_runs",
@@ -51,4 +57,5 @@ __all__ = [
     "to_plain",
     "to_text",
     "verdict_sentence",
+    "watch_run",
 ]

@@ -1,6 +1,7 @@
 """From the folder of a run to what a report shows of it: the recording, and what was concluded from it.
 
-A run folder holds a recording, itself or in ``training/`` or ``recording/``. Beside it may lie ``result.json`` and
+A run folder holds a recording, itself or in ``training/`` or ``recording/``, or several that follow each other, in
+``recordings/FIRST-LAST/``. Beside it may lie ``result.json`` and
 ``findings.json``, JSON objects read alike: ``root``, ``findings``, ``not_evaluated``, ``trials`` and ``predictions``
 are what they say; every other plain value is a line of the summary.
 """
@@ -12,9 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from kilolayer.diagnosis import Finding, diagnose
 from kilolayer.recording import Recording
-from kilolayer.recording.schema import HEADER
+from kilolayer.recording.schema import HEADER, PART_PATTERN
 from kilolayer.report.trial import TrialView
 from kilolayer.report.view import Prediction, RunView, SummaryValue
 
@@ -24,6 +27,9 @@ FORMAT = 1
 PLACES = ("", "training", "recording")
 """Where in a run's folder its recording may lie; the first that does is read."""
 
+SEGMENTS = "recordings/[0-9]*"
+"""Recordings of one run after the other, each of the steps its name says."""
+
 SAID = ("result.json", "findings.json")
 """What a run may say of itself; of a name in both files the later one counts."""
 
@@ -32,9 +38,17 @@ VERDICT_NAMES = ("format", "root", "findings", "not_evaluated", "trials", "predi
 MAX_SUMMARY = 12
 
 
-def recording_folder(folder: Path) -> Path | None:
-    """The folder of a run's recording; ``None`` where there is none."""
-    return next((folder / place for place in PLACES if (folder / place / HEADER).is_file()), None)
+def recording_folders(folder: Path) -> list[Path]:
+    """The folders of a run's recording, in order of their steps; none where there is none."""
+    whole = [folder / place for place in PLACES if (folder / place / HEADER).is_file()]
+    return whole[:1] or sorted(path.parent for path in folder.glob(f"{SEGMENTS}/{HEADER}"))
+
+
+def recording_files(folder: Path) -> list[Path]:
+    """The files of a run's recording, and what it says of itself; empty where there is no recording."""
+    places = recording_folders(folder)
+    files = [path for place in places for path in (place / HEADER, *sorted(place.glob(PART_PATTERN)))]
+    return files and [*(folder / name for name in SAID if (folder / name).is_file()), *files]
 
 
 def find_runs(folder: str | Path) -> list[Path]:
@@ -44,12 +58,12 @@ def find_runs(folder: str | Path) -> list[Path]:
         FileNotFoundError: no recording is there.
     """
     folder = Path(folder)
-    if recording_folder(folder) is not None:
+    if recording_folders(folder):
         return [folder]
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} is no folder; name the folder of a run")
     below = sorted(one for one in folder.iterdir() if one.is_dir() and not one.name.startswith("."))
-    found = [one for one in below if recording_folder(one) is not None]
+    found = [one for one in below if recording_folders(one)]
     if not found:
         raise FileNotFoundError(
             f"no recording in {folder} or in a folder directly below it; name the folder a run wrote to "
@@ -100,18 +114,24 @@ def load_run(folder: str | Path, *, name: str = "") -> RunView:
         ValueError: a damaged recording or file, or one from a newer kilolayer.
     """
     folder = Path(folder)
-    place = recording_folder(folder)
-    if place is None:
+    places = recording_folders(folder)
+    if not places:
         raise FileNotFoundError(f"no recording in {folder}; name the folder a run wrote to")
     said: dict[str, Any] = {}
     for file in SAID:
         said |= _read_said(folder / file)
-    recording = Recording.load(place)
+    recording = _joined([Recording.load(place) for place in places])
     try:
         return _view(name or folder.resolve().name, recording, said)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         files = " or ".join(str(folder / file) for file in SAID if (folder / file).exists())
         raise ValueError(f"{files} is damaged ({error}); delete it, or make the run again") from error
+
+
+def _joined(parts: Sequence[Recording]) -> Recording:
+    if len(parts) == 1:
+        return parts[0]
+    return Recording(pa.concat_tables([part.rows for part in parts]), parts[-1].sites, parts[0].facts)
 
 
 def _read_said(path: Path) -> dict[str, Any]:
