@@ -13,6 +13,9 @@ from kilolayer.report.view import RunView
 
 MAX_FACTS = 200
 
+MAX_LISTED = 8
+"""Members of a list of mappings that are shown; more are a table, and counted."""
+
 
 def flatten(facts: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     """Nested facts as ``outer.inner -> text``, at most :data:`MAX_FACTS` of them.
@@ -27,7 +30,9 @@ def flatten(facts: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     for key, value in facts.items():
         name = f"{prefix}{inert(key, limit=80)}"
         inner = _inner(value)
-        if inner:
+        if _is_table(value):
+            flat[name] = f"{len(value)} entries"
+        elif inner:
             flat.update(flatten(inner, f"{name}."))
         else:
             # Settings are exact numbers: two that differ must not read the same.
@@ -36,11 +41,20 @@ def flatten(facts: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     return dict(list(flat.items())[:MAX_FACTS])
 
 
+def _is_table(value: Any) -> bool:
+    return isinstance(value, (list, tuple, Mapping)) and len(value) > MAX_LISTED and _holds_mappings(value)
+
+
+def _holds_mappings(value: Any) -> bool:
+    members = value.values() if isinstance(value, Mapping) else value
+    return all(isinstance(one, Mapping) for one in members)
+
+
 def _inner(value: Any) -> Mapping[str, Any]:
     """The facts within a fact; none where it is a plain value."""
     if isinstance(value, Mapping):
         return value
-    if isinstance(value, (list, tuple)) and value and all(isinstance(one, Mapping) for one in value):
+    if isinstance(value, (list, tuple)) and value and _holds_mappings(value):
         return value[0] if len(value) == 1 else {str(number + 1): one for number, one in enumerate(value)}
     return {}
 

@@ -69,9 +69,10 @@ def trials_line(trials: Sequence[TrialView]) -> str:
 
 def trial_text(trial: TrialView) -> str:
     """One remedy, its loss before and after, and whether it helped."""
-    said = {True: " (helped)", False: " (no help)", None: ""}[trial.helped]
+    said = {True: "helped", False: "no help", None: ""}[trial.helped]
+    remarks = [inert(remark) for remark in (said, trial.note) if remark]
     reach = f"{_loss(trial.loss_before)} -> {_loss(trial.loss_after)}"
-    return f"{inert(trial.name)} {reach}{said}"
+    return f"{inert(trial.name)} {reach}" + (f" ({'; '.join(remarks)})" if remarks else "")
 
 
 def _loss(value: float | None) -> str:

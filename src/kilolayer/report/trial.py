@@ -20,6 +20,7 @@ class TrialView:
         helped: whether the change is called a remedy; ``None`` where nobody judged.
         curves: label -> loss of each step from step 0 on, such as ``{"before": ..., "after": ...}``; a loss
             that was not finite is NaN.
+        note: what else there is to say.
 
     Example:
         >>> trial = TrialView("deepnorm", 3.42, 0.02, True, {"before": [3.4, 3.42], "after": [3.4, 0.02]})
@@ -32,6 +33,7 @@ class TrialView:
     loss_after: float | None
     helped: bool | None = None
     curves: Mapping[str, np.ndarray | Sequence[float]] = field(default_factory=dict)
+    note: str = ""
 
     def __post_init__(self) -> None:
         curves = {str(label): np.asarray(losses, dtype=np.float64) for label, losses in self.curves.items()}
@@ -47,6 +49,7 @@ class TrialView:
             "loss_before": self.loss_before,
             "loss_after": self.loss_after,
             "helped": self.helped,
+            "note": self.note,
             "curves": dict(self.curves),
         }
 
@@ -67,6 +70,7 @@ class TrialView:
             _loss(fields.get("loss_after")),
             None if helped is None else bool(helped),
             curves,
+            str(fields.get("note") or ""),
         )
 
 

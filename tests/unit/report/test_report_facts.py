@@ -3,7 +3,14 @@
 from report_runs import HOSTILE, empty, recording, sites
 
 from kilolayer.recording import Recording, RecordingWriter
-from kilolayer.report.facts import MAX_FACTS, flatten, shared_and_differing, structure_sentence, summary_labels
+from kilolayer.report.facts import (
+    MAX_FACTS,
+    MAX_LISTED,
+    flatten,
+    shared_and_differing,
+    structure_sentence,
+    summary_labels,
+)
 from kilolayer.report.view import RunView
 
 
@@ -87,3 +94,12 @@ def test_different_blocks_are_counted():
 
 def test_no_site_table_no_structure():
     assert structure([]) == "structure not recorded"
+
+
+def test_long_lists_of_mappings_are_tables_that_are_counted():
+    rows = [{"site": str(number)} for number in range(MAX_LISTED + 1)]
+    assert flatten({"layers": rows}) == {"layers": f"{MAX_LISTED + 1} entries"}
+    assert flatten({"layers": {str(number): row for number, row in enumerate(rows)}}) == {
+        "layers": f"{MAX_LISTED + 1} entries"
+    }
+    assert len(flatten({"layers": rows[:-1]})) == MAX_LISTED

@@ -13,7 +13,7 @@ from kilolayer.report.thin import on_log_scale
 TRIALS = (
     TrialView("deepnorm", 3.42, 0.02, True),
     TrialView("warm-up", 3.42, 3.4, False),
-    TrialView("clip", None, None),
+    TrialView("clip", None, None, note="not made: no norm"),
 )
 
 
@@ -56,7 +56,7 @@ def test_nothing_hostile_reaches_the_terminal():
 
 def test_trials_say_what_came_of_them():
     assert trials_line(TRIALS) == (
-        "Tried: deepnorm 3.42 -> 0.0200 (helped), warm-up 3.42 -> 3.40 (no help), clip non-finite -> non-finite"
+        "Tried: deepnorm 3.42 -> 0.0200 (helped), warm-up 3.42 -> 3.40 (no help), clip non-finite -> non-finite (not made: no norm)"
     )
 
 

@@ -5,9 +5,15 @@ from kilolayer.report import TrialView, to_plain
 
 
 def test_a_trial_survives_its_json():
-    trial = TrialView("deepnorm", 3.4, None, False, {"before": [3.4, 3.4], "after": [3.4, np.inf]})
+    trial = TrialView("deepnorm", 3.4, None, False, {"before": [3.4, 3.4], "after": [3.4, np.inf]}, "a note")
     again = TrialView.from_dict(to_plain(trial.to_dict()))
-    assert (again.name, again.loss_before, again.loss_after, again.helped) == ("deepnorm", 3.4, None, False)
+    assert (again.name, again.loss_before, again.loss_after, again.helped, again.note) == (
+        "deepnorm",
+        3.4,
+        None,
+        False,
+        "a note",
+    )
     np.testing.assert_array_equal(again.curves["after"], [3.4, np.nan])
 
 
