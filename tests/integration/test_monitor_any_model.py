@@ -151,7 +151,8 @@ def rms(tensor):
 def test_every_output_and_its_gradient_is_what_a_hook_of_the_test_sees(name):
     model, args, kwargs = build(name)
     twin = copy.deepcopy(model)
-    sites = [site for site in describe_sites(twin) if site.kind not in ("weight", "parameter")]
+    inputs = dict(kwargs) if kwargs else args
+    sites = [site for site in describe_sites(twin, inputs) if site.kind not in ("weight", "parameter")]
     kept = watch(twin, sites)
     _, recording = train(model, args, kwargs, num_steps=1, monitor={"every": 1})
     train(twin, args, kwargs, num_steps=1)
@@ -238,10 +239,19 @@ def test_calls_of_a_shared_module_are_sites_in_order_of_execution():
     model, args, kwargs = build("tied and shared")
     _, recording = train(model, args, kwargs, num_steps=1, monitor={"every": 1})
     names = [site.name for site in recording.sites if site.kind not in ("weight", "parameter")]
-    assert names[-5:] == ["embedding:out", "block#0:out", "block#1:out", "block#2:out", "head:out"]
-    assert "block:out" not in names
+    assert names == ["embedding:out", "block#1:in", "block#2:in", "head:in", "head:out"]
     assert [site.order for site in recording.sites] == list(range(len(recording.sites)))
     assert sum(site.name in ("embedding.weight", "head.weight") for site in recording.sites) == 1
+
+
+def test_what_a_pattern_names_beyond_the_structure_is_read_too():
+    model, args, kwargs = build("tied and shared")
+    _, recording = train(model, args, kwargs, num_steps=1, monitor={"every": 1, "sites": ["block:out", "head:in"]})
+    assert recording.steps("activation").tolist() == [0]
+    frame = recording.to_pandas()
+    read = dict.fromkeys(frame[frame.role == "activation"].site)
+    assert sorted(read) == ["block#0:out", "block#1:out", "block#2:out", "head:in"]
+    assert [site.name for site in recording.stream()] == ["block#1:in", "block#2:in", "head:in"]
 
 
 def test_a_structure_says_what_to_read():

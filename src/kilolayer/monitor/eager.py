@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+
 import torch
+from torch import nn
 
 
 class EagerRegion:
@@ -29,6 +32,18 @@ class EagerRegion:
         if not self._holders and self._stance is not None:
             self._stance.__exit__(None, None, None)
             self._stance = None
+
+
+def uses_flex_attention(model: nn.Module) -> bool:
+    """Whether attention is compiled on its own, which needs far more memory where it runs eagerly.
+
+    Told by the configuration of Hugging Face's models, and by what the modules' source files import.
+    """
+    if "torch.nn.attention.flex_attention" not in sys.modules:
+        return False
+    kinds = {getattr(getattr(module, "config", None), "_attn_implementation", None) for module in model.modules()}
+    sources = {type(module).__module__ for module in model.modules()}
+    return "flex_attention" in kinds or any(hasattr(sys.modules.get(name), "flex_attention") for name in sources)
 
 
 EAGER_REGION = EagerRegion()

@@ -11,6 +11,7 @@ from torch.utils.hooks import RemovableHandle
 
 from kilolayer.monitor.hook import Hook
 from kilolayer.monitor.passes import is_in_backward
+from kilolayer.structure.recorder import is_recording
 
 Inputs = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -43,6 +44,6 @@ class FirstPass(Hook):
         # A copy of the model may share its hooks; evaluations and repetitions by a checkpoint are no training pass.
         if module is not self._model or torch.compiler.is_compiling():
             return
-        if torch.is_grad_enabled() and not is_in_backward():
+        if torch.is_grad_enabled() and not is_in_backward() and not is_recording():
             self.detach()
             self._use((args, kwargs))

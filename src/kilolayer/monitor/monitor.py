@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from kilolayer.monitor.eager import EAGER_REGION
+from kilolayer.monitor.eager import EAGER_REGION, uses_flex_attention
 from kilolayer.monitor.facts import describe_setup, is_recording_process
 from kilolayer.monitor.first_pass import FirstPass, Inputs
 from kilolayer.monitor.guard import Guard
@@ -43,8 +43,6 @@ from kilolayer.recording import Recording, RecordingWriter, Site
 from kilolayer.recording.schema import SCHEMA
 from kilolayer.structure import Structure
 from kilolayer.structure.read import read_call
-
-FLEX_ATTENTION = "torch.nn.attention.flex_attention"
 
 SAVE_INTERVAL_S = 30.0
 """Time after which a sampled step writes what was gathered, so that a killed process loses little."""
@@ -152,6 +150,7 @@ class Monitor:
         self._is_started = False
         self._first_step = 0
         self._first_pass: FirstPass | None = None
+        self._reading_error: Exception | None = None
         self._is_sampled = False
         self._was_seen = False
         self._saved_at = time.monotonic()
@@ -292,16 +291,25 @@ class Monitor:
         return not isinstance(self._selection, Structure) and (self._team is None or self._merge is not None)
 
     def _read_structure(self, inputs: Inputs) -> None:
-        """At the model's first call: find out what it is, and read there what its structure says."""
-        self._first_pass = None
+        """At the model's first call: find out what it is, and read there what its structure says.
+
+        Where that fails, the model's own call may be about to fail too, so that the next call is another first one.
+        """
+        reading, self._first_pass = self._first_pass, None
         if any(is_sharded(parameter) for parameter in self.model.parameters()):
             return  # only the pass itself brings the parameters together
         self._taps.detach()
-        with self._guard("the structure of the model, so that its modules are told by their classes"):
+        self._reading_error = None
+        try:
             structure = read_call(self.model, *inputs).sites
             described = known_sites(self.model, structure, self._described, self._selection)
             select_sites(described, self._selection)
             self._survey_tensors(described, self._taps.seen)
+        except Exception as error:
+            self._reading_error = error
+            if reading is not None:
+                self._first_pass = reading
+                reading.attach()
         with self._guard("activations"):
             self._taps.attach_in_call(*inputs)
 
@@ -339,11 +347,8 @@ class Monitor:
         self._survey(self._describe(), self._taps.seen)
 
     def _may_be_compiled(self) -> bool:
-        """Whether the model may yet be compiled from outside, before it is seen for the first time.
-
-        Attention that is compiled on its own (flex attention) needs far more memory when it runs eagerly.
-        """
-        return not self._was_seen and "torch._dynamo" in sys.modules and FLEX_ATTENTION not in sys.modules
+        """Whether the model may yet be compiled from outside, before it is seen for the first time."""
+        return not self._was_seen and "torch._dynamo" in sys.modules and not uses_flex_attention(self.model)
 
     def _detach(self) -> None:
         self._taps.detach()
@@ -443,12 +448,18 @@ class Monitor:
                 self._warn_unseen()
         elif not self._was_seen:
             self._was_seen = True
-            if self._first_pass is not None:
-                # Its modules were called past the model itself: they stay what their classes say.
-                self._first_pass.detach()
-                self._first_pass = None
-            self._is_compiled = self._is_compiled or is_compiled(self.model)
+            self._settle_sites()
         return found
+
+    def _settle_sites(self) -> None:
+        """A pass was read: what has no structure by now keeps the sites that its modules' classes tell."""
+        if self._first_pass is not None:
+            self._first_pass.detach()
+            self._first_pass = None
+        if self._reading_error is not None:
+            what = "the structure of the model, so that its modules are told by their classes"
+            self._guard.report(what, self._reading_error)
+            self._reading_error = None
 
     def _loss_scale(self) -> float:
         if self._scaler is not None:

@@ -21,6 +21,9 @@ Selection = str | Sequence[str | Site] | Callable[[Site], bool] | Structure
 PARAMETERS = ("weight", "parameter")
 """Kinds of sites that are no tensor of the forward pass."""
 
+MAX_CALLS = 64
+"""Calls of one module that are read in one pass; a cell that runs once per time step may run thousands of times."""
+
 SUFFIX = re.compile(r"#\d+")
 """The number of a call in a site's name."""
 
@@ -74,8 +77,9 @@ def known_sites(
         modules: its sites as their classes tell them.
         selection: what is to be read.
     """
+    structure = [site for site in structure if _is_read(site)]
     if selection is None:
-        return list(structure)
+        return structure
     names = {SUFFIX.sub("", site.name) for site in structure}
     others = [dataclasses.replace(site, block_index=None, chain=None) for site in tensor_sites(modules)]
     others = fitting_sites([site for site in others if site.name not in names], selection)
@@ -85,6 +89,11 @@ def known_sites(
             if not any(matches(site, name) for site in known):
                 known += [site for site in _possible_sites(model, ("in", "out")) if matches(site, name)]
     return [*known, *(site for site in structure if site.kind in PARAMETERS)]
+
+
+def _is_read(site: Site) -> bool:
+    call = SUFFIX.search(site.name)
+    return call is None or int(call[0][1:]) < MAX_CALLS
 
 
 def _possible_sites(model: nn.Module, tensors: Sequence[str]) -> list[Site]:

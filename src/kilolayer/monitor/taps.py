@@ -19,13 +19,11 @@ from kilolayer.monitor.hook import Hook
 from kilolayer.monitor.merging import Entry
 from kilolayer.monitor.passes import Pass, PassKeeper
 from kilolayer.monitor.rows import Key, RowQueue
+from kilolayer.monitor.sites import MAX_CALLS
 from kilolayer.monitor.statistics import Value
 from kilolayer.monitor.unwrap import clean_name
 from kilolayer.recording import Site
-
-MAX_CALLS = 64
-"""Calls of one module that are read in one pass; a cell that runs once per time step may run thousands of times."""
-
+from kilolayer.structure.recorder import is_recording
 
 NAME = re.compile(r"(?P<path>.*?)(?:#(?P<call>\d+))?:(?P<tensor>\w+)")
 """A tensor site's name, ``path[#call]:tensor``."""
@@ -167,9 +165,11 @@ class Tap(Hook):
             self._by_call[call] = site
 
     def __call__(self, module: nn.Module, args: Any, output: Any = None) -> None:
-        # A shallow copy of a module shares its hooks. Code that is being compiled leaves no room for them. A hook that
-        # was taken down by one in front of it is called once more.
-        if module is not self.module or self.has_failed or torch.compiler.is_compiling() or not self.taps.is_attached:
+        # A shallow copy of a module shares its hooks; a hook that was taken down by one in front of it is called once
+        # more. Code that is being compiled leaves no room for them.
+        if module is not self.module or self.has_failed or not self.taps.is_attached or torch.compiler.is_compiling():
+            return
+        if is_recording():  # another monitor reads the model's structure
             return
         try:
             self._read(args, output)

@@ -39,6 +39,22 @@ class Snapshots:
         self._saved.clear()
 
 
+class SavedAside:
+    """Keeps what autograd saves for a backward pass, which holds numbers in its place: no cycle, and no other hook."""
+
+    def __init__(self) -> None:
+        self._saved: list[Tensor] = []
+
+    def pack(self, tensor: Tensor) -> int:
+        """Put it aside."""
+        self._saved.append(tensor)
+        return len(self._saved) - 1
+
+    def unpack(self, number: int) -> Tensor:
+        """Bring it back."""
+        return self._saved[number]
+
+
 @contextmanager
 def collector_paused() -> Iterator[None]:
     """Within, Python looks for no reference cycles: the many small objects of a record would set it off again and
@@ -71,6 +87,9 @@ def evaluated(model: nn.Module, inputs: Any) -> Iterator[Snapshots]:
         # The fast path runs a whole encoder layer as one operation.
         torch.backends.mha.set_fastpath_enabled(False)
         stack.enter_context(torch.inference_mode(False))
+        # A checkpoint around the model counts what is saved for a backward pass, and is not to count this.
+        aside = SavedAside()
+        stack.enter_context(torch.autograd.graph.saved_tensors_hooks(aside.pack, aside.unpack))
         # Under autocast a weight that was cast before the pass would come from nowhere, and one cast in it would be
         # used again behind it.
         stack.callback(torch.set_autocast_cache_enabled, torch.is_autocast_cache_enabled())

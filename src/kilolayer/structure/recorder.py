@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from kilolayer.structure import ops
 from kilolayer.structure.calls import CallStack
@@ -127,6 +127,11 @@ class Recorder(TorchDispatchMode):
             self.record.values[value].mean = read_mean(tensor)
         self.record.operations.append(Operation(MERGE, "", dict(refs), [value], self._calls.current))
         return value
+
+
+def is_recording() -> bool:
+    """Whether this thread runs a model to record it: whatever is done to its tensors would count as the model's."""
+    return any(isinstance(mode, Recorder) for mode in _get_current_dispatch_mode_stack())
 
 
 def refs_in(arguments: Any) -> list[Ref]:

@@ -233,14 +233,14 @@ def test_facts_name_optimizer_and_groups():
 
 
 def test_sites_say_what_the_blocks_are():
-    model, _, _ = model_and_data("deepnorm")
-    sites = {site.name: site for site in describe_sites(model)}
+    model, x, _ = model_and_data("deepnorm")
+    sites = {site.name: site for site in describe_sites(model, x)}
     top = sites["blocks.1.post_norm:out"]
     assert (top.block_index, top.branch_index, top.stream, top.norm_placement) == (1, 1, True, "post")
     assert top.skip_scale == pytest.approx(3**0.25)
     assert sites["blocks.1.branch.linear2.weight"].block_index == 1
     assert sites["head.weight"].block_index is None
-    orders = [site.order for site in describe_sites(model)]
+    orders = [site.order for site in describe_sites(model, x)]
     assert orders == sorted(set(orders))
 
 

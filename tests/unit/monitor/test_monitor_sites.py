@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from kilolayer.monitor import describe_sites
-from kilolayer.monitor.sites import select_sites
+from kilolayer.monitor.sites import check_selection, select_sites
 from kilolayer.monitor.unwrap import clean_name, unwrap_model
 from kilolayer.nn import CausalLM, TransformerConfig, TransformerEncoder, TransformerEncoderLayer
 
@@ -74,8 +74,8 @@ def test_like_modules_in_a_list_are_blocks_and_each_list_is_a_chain():
     ("scheme", "wanted"),
     [
         ("post-ln", ["self_attn:out", "norm1:in", "norm1:out", "linear2:out", "norm2:in", "norm2:out"]),
-        ("pre-ln", ["self_attn:out", "norm2:in", "linear2:out", ":sum"]),
-        ("sandwich-ln", ["end_norm1:out", "norm2:in", "end_norm2:out", ":sum"]),
+        ("pre-ln", ["norm1:out", "self_attn:out", "norm2:in", "norm2:out", "linear2:out", ":sum"]),
+        ("sandwich-ln", ["norm1:out", "end_norm1:out", "norm2:in", "norm2:out", "end_norm2:out", ":sum"]),
         ("rezero", ["self_attn:out", "linear1:in", "linear2:out", ":sum"]),
     ],
 )
@@ -83,18 +83,28 @@ def test_transformer_layers_are_read_at_their_sums(scheme, wanted):
     layer = TransformerEncoderLayer(8, 2, 16, scheme=scheme, num_layers=2, batch_first=True)
     model = TransformerEncoder(layer, num_layers=2)
     prefix = "layers.1"
-    found = [site for site in tensors(model) if site.block_index == 1]
+    sites = describe_sites(model, torch.randn(2, 3, 8))
+    found = [site for site in sites if site.branch_index in (2, 3)]
     assert [site.name for site in found] == [f"{prefix}{part if part[0] == ':' else '.' + part}" for part in wanted]
-    assert [site.stream for site in found] == [False] * (len(found) - 1) + [True]
-    assert {site.branch_index for site in found} == {2, 3}
+    assert [site.branch_index for site in sites if site.stream] == [0, 1, 2, 3]
 
 
 def test_scales_of_a_transformer_layer_are_in_the_table():
     config = TransformerConfig(vocab_size=11, width=8, num_heads=2, decoder_layers=3, scheme="deepnorm")
-    stream = [site for site in tensors(CausalLM(config)) if site.stream]
-    assert len(stream) == 3
-    assert [site.skip_scale for site in stream] == pytest.approx([6**0.25] * 3)
+    stream = [site for site in describe_sites(CausalLM(config), torch.arange(10).view(2, 5)) if site.stream]
+    assert len(stream) == 6
+    assert [site.skip_scale for site in stream] == pytest.approx([6**0.25] * 6)
     assert {site.norm_placement for site in stream} == {"post"}
+
+
+def test_before_the_structure_is_known_a_pattern_must_fit_some_module():
+    model = nn.ModuleDict({"blocks": nn.ModuleList([nn.Sequential(nn.Linear(2, 2)), nn.Sequential(nn.Linear(2, 2))])})
+    sites = describe_sites(model)
+    for selection in (None, "blocks.*:sum", "blocks.1#3:out", ["blocks.0", sites[0]], lambda site: False):
+        check_selection(model, sites, selection)
+    for selection in ("block:sum", "blocks.*:gradient", ["blocks.*", "layers.*"]):
+        with pytest.raises(ValueError, match="matches none of the"):
+            check_selection(model, sites, selection)
 
 
 def test_wrappers_do_not_show_in_names():
