@@ -8,15 +8,19 @@
 """
 
 from kilolayer.convert.apply import apply_conversion
+from kilolayer.convert.audit import Audit, Check, audit
 from kilolayer.convert.branches import Refusal
 from kilolayer.convert.plan import BranchChange, Conversion, ConversionPlan
 from kilolayer.convert.planning import plan_conversion
 
 __all__ = [
+    "Audit",
+    "Check",
     "BranchChange",
     "Conversion",
     "ConversionPlan",
     "Refusal",
     "apply_conversion",
+    "audit",
     "plan_conversion",
 ]

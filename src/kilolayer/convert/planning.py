@@ -65,7 +65,7 @@ def plan_conversion(
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     if not isinstance(scheme, Scheme):
         scheme = get_scheme(scheme, rule=rule)
-    network = _network(model, inputs)
+    network = read_branches(model, inputs)
     depth = _target_depth(depth, network.depth)
     if fresh:
         from kilolayer.convert.fresh import plan_fresh
@@ -90,7 +90,12 @@ def plan_conversion(
     )
 
 
-def _network(model: nn.Module, inputs: Any) -> Network:
+def read_branches(model: nn.Module, inputs: Any) -> Network:
+    """The residual branches of any model, from its own layers where they are kilolayer's, else from a forward pass.
+
+    Raises:
+        ValueError: inputs that are needed, or a model that shows no plain residual branches.
+    """
     if own_layers(model):
         return read_own_network(model)
     given = example_inputs(model) if inputs is None else inputs
