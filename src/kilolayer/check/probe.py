@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
+from kilolayer.check.attention import describe_attention
 from kilolayer.check.losses import LOSS_OPERATIONS, LossInput, describe_loss
 from kilolayer.check.values import Stats, describe
 from kilolayer.monitor import statistics
@@ -47,6 +48,7 @@ class Pass:
     backward_fault: tuple[str, str] | None
     unregistered: list[Tensor]
     losses: list[LossInput]
+    attentions: list[dict[str, Any]]
     output_values: list[int]
 
     def values_in_loss(self) -> set[int]:
@@ -85,6 +87,7 @@ class Probe(Recorder):
         self._backward_fault: tuple[str, str] | None = None
         self._output_values: list[int] = []
         self._losses: list[LossInput] = []
+        self._attentions: list[dict[str, Any]] = []
         self._first_after_model = 0
 
     # ------------------------------------------------------------------ the pass
@@ -112,6 +115,7 @@ class Probe(Recorder):
             self._backward_fault,
             self.unregistered,
             self._losses,
+            self._attentions,
             self._output_values,
         )
 
@@ -147,8 +151,13 @@ class Probe(Recorder):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if not self._is_backward:
-            if base_name(func)[1] in LOSS_OPERATIONS:
-                self._look_at_loss(base_name(func)[1], args)
+            name = base_name(func)[1]
+            if name in LOSS_OPERATIONS:
+                self._look_at_loss(name, args)
+            elif name in ops.ATTENTION:
+                with _disable_current_modes(), torch.no_grad():
+                    path = self.record.calls[self._calls.current].path
+                    self._attentions.append({"path": path, **describe_attention(args, kwargs or {})})
             return super().__torch_dispatch__(func, types, args, kwargs)
         result = func(*args, **(kwargs or {}))
         if self._backward_fault is None:

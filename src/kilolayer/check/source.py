@@ -83,6 +83,8 @@ def located(source: Any) -> Iterator[None]:
     except (torch.OutOfMemoryError, MemoryError):
         raise
     except Exception as error:
+        if _is_own(error):
+            raise
         text = str(error).strip().splitlines()
         kind = "" if type(error) in (ValueError, TypeError) and text else f"{type(error).__name__}: "
         raise SetupError(f"{place_of(error, source)}{kind}{text[0] if text else 'no message'}") from error
@@ -95,6 +97,13 @@ def place_of(error: BaseException, source: Any = None) -> str:
         return f"{frames[-1].filename}, line {frames[-1].lineno}: "
     code = getattr(inspect.unwrap(source), "__code__", None) if callable(source) else None
     return f"{code.co_filename}, line {code.co_firstlineno}: " if code is not None else ""
+
+
+def _is_own(error: BaseException) -> bool:
+    """Whether an error is this library's bug: raised by its own code, and no refusal of a set-up."""
+    frames = traceback.extract_tb(error.__traceback__)
+    inside = bool(frames) and str(Path(frames[-1].filename).resolve()).startswith(OWN)
+    return inside and not isinstance(error, (ValueError, TypeError))
 
 
 def _is_users(filename: str) -> bool:

@@ -52,7 +52,7 @@ class Tables:
             "loss": _number(self.found.loss),
             "layers": layers,
             "activations": list(self._activations()),
-            "softmaxes": list(self._softmaxes()),
+            "softmaxes": [*self._softmaxes(), *self.found.attentions],
             "sums": list(self._sums()),
             "losses": [self._loss(one) for one in self.found.losses],
             "stretches": list(self._stretches()),
