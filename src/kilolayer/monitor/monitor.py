@@ -37,11 +37,12 @@ from kilolayer.monitor.statistics import Value
 from kilolayer.monitor.statistics import is_distributed as is_sharded
 from kilolayer.monitor.taps import TapSet
 from kilolayer.monitor.team import Team, find_team
-from kilolayer.monitor.unwrap import clean_name, is_compiled, unwrap_model, unwrap_optimizers
+from kilolayer.monitor.unwrap import is_compiled, unwrap_model, unwrap_optimizers
 from kilolayer.monitor.updates import UpdateWatch
 from kilolayer.recording import Recording, RecordingWriter, Site
 from kilolayer.recording.schema import SCHEMA
 from kilolayer.structure import Structure
+from kilolayer.structure.names import clean_name
 from kilolayer.structure.read import read_call
 
 SAVE_INTERVAL_S = 30.0
