@@ -301,8 +301,8 @@ def test_two_monitors_at_once_see_the_same():
             one_step(alone, optimizer, x, y)
     for found, steps in ((outer, [0, 1, 2]), (inner, [0, 2])):
         for key in (
-            ("2:out", "activation", "rms"),
-            ("2:out", "activation_grad", "rms"),
+            ("0:out", "activation", "rms"),
+            ("0:out", "activation_grad", "rms"),
             ("2.weight", "update", "l2_norm"),
         ):
             assert found.recording.series(*key)[0].tolist() == steps

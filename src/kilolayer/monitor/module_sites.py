@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from kilolayer.monitor.unwrap import clean_name
 from kilolayer.recording import Site
+from kilolayer.structure.names import clean_name
 
 NORM_KINDS: tuple[tuple[tuple[type[nn.Module], ...], str], ...] = (
     ((nn.LayerNorm,), "layer"),

@@ -11,9 +11,10 @@ from typing import Any
 from torch import nn
 
 from kilolayer.monitor.module_sites import BlockPlace, block_site, find_blocks, is_closed, leaf_sites
-from kilolayer.monitor.unwrap import clean_name, unwrap_model
+from kilolayer.monitor.unwrap import unwrap_model
 from kilolayer.recording import Site
 from kilolayer.structure import Structure, read_structure
+from kilolayer.structure.names import clean_name
 
 Selection = str | Sequence[str | Site] | Callable[[Site], bool] | Structure
 """Patterns of site names, sites, a function of the site, or a model's structure."""

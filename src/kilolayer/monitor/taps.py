@@ -21,8 +21,8 @@ from kilolayer.monitor.passes import Pass, PassKeeper
 from kilolayer.monitor.rows import Key, RowQueue
 from kilolayer.monitor.sites import MAX_CALLS
 from kilolayer.monitor.statistics import Value
-from kilolayer.monitor.unwrap import clean_name
 from kilolayer.recording import Site
+from kilolayer.structure.names import clean_name
 from kilolayer.structure.recorder import is_recording
 
 NAME = re.compile(r"(?P<path>.*?)(?:#(?P<call>\d+))?:(?P<tensor>\w+)")

@@ -6,9 +6,6 @@ import torch
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-WRAPPER_NAMES = ("_orig_mod", "_checkpoint_wrapped_module")
-"""Attributes under which ``torch.compile`` and PyTorch's checkpoint wrapper keep the module they wrap."""
-
 
 def unwrap_model(model: nn.Module) -> nn.Module:
     """The module whose names the caller knows: out of DDP, DataParallel and ``torch.compile``."""
@@ -55,11 +52,6 @@ def unwrap_optimizers(optimizer: object) -> tuple[torch.optim.Optimizer, ...]:
     if len({id(one) for one in found}) < len(found):
         raise ValueError("the list of optimizers names one twice; list each once, the one that ends a step last")
     return found
-
-
-def clean_name(name: str) -> str:
-    """A fully qualified name without the wrappers' own parts."""
-    return ".".join(part for part in name.split(".") if part not in WRAPPER_NAMES)
 
 
 def is_compiled(model: nn.Module) -> bool:

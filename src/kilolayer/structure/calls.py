@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from kilolayer.structure.names import modules_by_name
 from kilolayer.structure.record import Call, Record
 from kilolayer.structure.schemas import tensors_in
 
@@ -23,7 +24,7 @@ class CallStack:
     def __init__(self, model: nn.Module, record: Record, *, find: Callable[[Tensor], int]):
         self._record = record
         self._find = find
-        self._modules = dict(model.named_modules())
+        self._modules = modules_by_name(model)
         self._paths = {id(module): path for path, module in self._modules.items()}
         self._runs: dict[str, int] = {}
         self._open: list[int] = []

@@ -13,6 +13,7 @@ from kilolayer.structure.finder import SiteFinder
 from kilolayer.structure.graph import Graph
 from kilolayer.structure.keep import collector_paused, evaluated
 from kilolayer.structure.match import match_schemes
+from kilolayer.structure.names import clean_name
 from kilolayer.structure.normal_form import build_graph
 from kilolayer.structure.norms import find_norms
 from kilolayer.structure.placement import Placement, final_norm, place_norms
@@ -117,7 +118,7 @@ def analyze(graph: Graph, model: nn.Module) -> Structure:
         else match_schemes(branches, num_matrices=_matrices_in_a_row(graph), has_norms=bool(signal.norms))
     )
     least = min((branch.confidence for branch in branches), default=1.0)
-    owners = frozenset(name.rpartition(".")[0] for name, _ in model.named_parameters())
+    owners = frozenset(clean_name(name).rpartition(".")[0] for name, _ in model.named_parameters())
     sites, unobserved = describe_sites(finder, family.sums, branches, placements, owners)
     parts = [_nodes_of(signal, one, placements[one.node]) for one in family.sums]
     return Structure(

@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from kilolayer.structure import ops
 from kilolayer.structure.calls import CallStack
 from kilolayer.structure.factors import read_mean
+from kilolayer.structure.names import clean_name
 from kilolayer.structure.record import MERGE, Operation, Record, Ref, Source, Value
 from kilolayer.structure.schemas import base_name, name_arguments, tensors_in, written_tensors
 from kilolayer.structure.values import ValueTable
@@ -36,9 +37,9 @@ class Recorder(TorchDispatchMode):
         self._values = ValueTable(self._add_unknown, self._add_merge)
         self._calls = CallStack(model, self.record, find=self._values.find)
         for name, parameter in model.named_parameters():
-            self._add_source(parameter, "parameter", name)
+            self._add_source(parameter, "parameter", clean_name(name))
         for name, buffer in model.named_buffers():
-            self._add_source(buffer, "buffer", name)
+            self._add_source(buffer, "buffer", clean_name(name))
         for position, tensor in enumerate(tensors_in(inputs)):
             self._add_source(tensor, "input", str(position))
 

@@ -12,6 +12,7 @@ from kilolayer.recording import Site
 from kilolayer.structure.finder import SiteFinder
 from kilolayer.structure.graph import Graph
 from kilolayer.structure.module_rows import Row, activation_rows, as_blocks, block_before, module_rows
+from kilolayer.structure.names import clean_name
 from kilolayer.structure.placement import Placement
 from kilolayer.structure.structure import Branch
 from kilolayer.structure.sums import ResidualSum
@@ -127,7 +128,8 @@ def parameter_sites(
     chain_of = dict[int | None, int | None]((site.block_index, site.chain) for site in sites)
     used_in = _first_uses(finder.graph)
     rows = []
-    for order, (name, parameter) in enumerate(model.named_parameters(), start=len(sites)):
+    for order, (raw_name, parameter) in enumerate(model.named_parameters(), start=len(sites)):
+        name = clean_name(raw_name)
         owner = name.rpartition(".")[0]
         block = block_of_node.get(used_in.get(name, -1))
         block = block_of_path.get(owner) if block is None and not parts else block

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from kilolayer.recording import Site
+from kilolayer.representation import repr_html
 
 Scale = float | Literal["learned"]
 BranchKind = Literal["identity", "parallel", "projection", "long"]
@@ -121,6 +122,8 @@ class Structure:
     confidence: float = 1.0
     sites: tuple[Site, ...] = ()
     unobserved: tuple[str, ...] = ()
+
+    _repr_html_ = repr_html
 
     @cached_property
     def num_branches(self) -> int:

@@ -4,8 +4,9 @@ from torch import nn
 
 from kilolayer.monitor import describe_sites
 from kilolayer.monitor.sites import check_selection, select_sites
-from kilolayer.monitor.unwrap import clean_name, unwrap_model
+from kilolayer.monitor.unwrap import unwrap_model
 from kilolayer.nn import CausalLM, TransformerConfig, TransformerEncoder, TransformerEncoderLayer
+from kilolayer.structure.names import clean_name
 
 
 def tensors(model):

@@ -5,8 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.utils.checkpoint
 from torch import nn
 from torch._subclasses import FakeTensorMode
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 from kilolayer.structure import read_structure
 
@@ -333,3 +335,42 @@ def test_dropout_that_never_sleeps_is_no_factor():
 
     branches = read_structure(nn.Sequential(*(Always() for _ in range(3))), rows()).branches
     assert [(branch.skip_scale, branch.branch_scale) for branch in branches] == [(1.0, 1.0)] * 3
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # the compiler's own
+def test_wrappers_do_not_show_in_names():
+    plain = build()
+    wrapped = nn.Sequential(torch.compile(plain[0], backend="eager"), checkpoint_wrapper(plain[1]), *plain[2:])
+    found = [
+        [(branch.path, branch.call, branch.branch_path) for branch in read_structure(model, rows()).branches]
+        for model in (plain, wrapped, torch.compile(wrapped, backend="eager"))
+    ]
+    assert found[0] == found[1] == found[2]
+    names = [[site.name for site in read_structure(model, rows()).sites] for model in (plain, wrapped)]
+    assert names[0] == names[1]
+
+
+def test_a_model_that_differentiates_inside_its_forward_pass():
+    class Force(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = build()
+
+        def forward(self, x):
+            x = x.detach().requires_grad_()
+            energy = self.model(x).sum()
+            return torch.autograd.grad(energy, x, create_graph=True)[0]
+
+    assert [branch.norm_placement for branch in read_structure(Force(), rows()).branches[:3]] == ["pre"] * 3
+
+
+def test_a_checkpoint_around_the_model_does_not_count_the_reading():
+    model, x = build(), rows()[0].requires_grad_()
+
+    def forward(x):
+        if not torch._C._current_graph_task_id() + 1:  # not when the checkpoint repeats it
+            read_structure(model, x)
+        return model(x)
+
+    torch.utils.checkpoint.checkpoint(forward, x, use_reentrant=False).sum().backward()
+    assert x.grad is not None
