@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from kilolayer.init import InitPlan
+from kilolayer.representation import repr_html
 from kilolayer.schemes import Depth, Scheme, Stack
 
 
@@ -84,6 +85,8 @@ class ConversionPlan:
     notes: tuple[str, ...] = ()
     inputs: Any = field(default=None, repr=False, compare=False)
     details: Any = field(default=None, repr=False, compare=False)
+
+    _repr_html_ = repr_html
 
     @property
     def scheme_name(self) -> str:

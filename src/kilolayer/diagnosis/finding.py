@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from kilolayer.representation import repr_html
+
 SEVERITIES = ("info", "warning", "error")
 
 
@@ -45,6 +47,8 @@ class Finding:
     rivals: tuple[Rival, ...] = ()
     evidence: tuple[dict[str, Any], ...] = ()
     consequences: tuple[Finding, ...] = field(default=())
+
+    _repr_html_ = repr_html
 
     def __post_init__(self) -> None:
         if self.severity not in SEVERITIES:

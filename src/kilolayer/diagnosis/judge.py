@@ -24,6 +24,7 @@ from kilolayer.diagnosis.rules_signal import (
 from kilolayer.diagnosis.rules_units import dead_units
 from kilolayer.diagnosis.trial import Trial
 from kilolayer.recording import Recording
+from kilolayer.representation import repr_html
 
 NotEvaluated = str
 Rule = Callable[[Evidence], Finding | NotEvaluated | None]
@@ -60,6 +61,8 @@ class Diagnosis:
     trials: tuple[Trial, ...] = ()
     recording: Recording | None = field(default=None, repr=False, compare=False)
     seconds: float | None = None
+
+    _repr_html_ = repr_html
 
     def to_dict(self) -> dict[str, Any]:
         """The verdict as a JSON-ready dictionary, with a format number."""

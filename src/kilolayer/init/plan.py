@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from kilolayer.representation import repr_html
+
 FILLS = ("normal", "orthogonal", "zeros", "ones", "constant", "keep")
 
 
@@ -48,6 +50,8 @@ class InitPlan:
     """Rows for the parameters of one model, in the order in which they are drawn."""
 
     rows: tuple[InitRow, ...]
+
+    _repr_html_ = repr_html
 
     def std(self, parameter: str, matrix_row: int = 0) -> float:
         """The planned standard deviation of one parameter, of a packed one in one of its rows."""

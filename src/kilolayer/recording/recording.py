@@ -15,6 +15,7 @@ from kilolayer.recording.reading import read_folder
 from kilolayer.recording.schema import SCHEMA
 from kilolayer.recording.site import Site
 from kilolayer.recording.sources import Columns, MemoryRows, RowSource, SavedRows
+from kilolayer.representation import repr_html
 
 KEPT_ROWS = 16_000_000
 """Rows of statistics already asked for that a recording keeps at hand, 12 bytes each."""
@@ -54,6 +55,8 @@ class Recording:
 
     def __len__(self) -> int:
         return self._source.num_rows
+
+    _repr_html_ = repr_html
 
     def __repr__(self) -> str:
         return f"Recording({len(self)} rows, {len(self.sites)} sites, {len(self.steps())} steps)"

@@ -8,6 +8,7 @@ from kilolayer.report.encode import to_json, to_plain
 from kilolayer.report.follow import Glance, RunFollower
 from kilolayer.report.frame import render_frame
 from kilolayer.report.html import render_html
+from kilolayer.report.live import LiveView
 from kilolayer.report.markdown import render_markdown, to_markdown
 from kilolayer.report.page import MAX_DRAWN_RUNS
 from kilolayer.report.png import draw_png, save_png
@@ -18,7 +19,7 @@ from kilolayer.report.sentence import verdict_sentence
 from kilolayer.report.sparkline import sparkline
 from kilolayer.report.table import render_table, to_text
 from kilolayer.report.terminal import render_depth, render_runs, render_verdict
-from kilolayer.report.text import format_number, format_range, format_value, inert
+from kilolayer.report.text import format_number, format_range, format_value, inert, to_html
 from kilolayer.report.trial import TrialView
 from kilolayer.report.view import Prediction, RunView
 from kilolayer.report.watch import watch_run
@@ -27,6 +28,7 @@ __all__ = [
     "MAX_DRAWN_RUNS",
     "RENDERERS",
     "Glance",
+    "LiveView",
     "Prediction",
     "Renderer",
     "Report",
@@ -52,6 +54,7 @@ __all__ = [
     "save_png",
     "save_report",
     "sparkline",
+    "to_html",
     "to_json",
     "to_markdown",
     "to_plain",

@@ -47,13 +47,15 @@ def render_frame(glance: Glance) -> Group:
     return Group(*_parts(glance))
 
 
+def status_line(glance: Glance) -> str:
+    """The folder and how its run stands: ``runs/a  running, step 4,210, saved 8 s ago``."""
+    return f"{inert(glance.folder, limit=60)}  {glance.state}{_said(glance)}"
+
+
 def _parts(glance: Glance) -> Iterator[RenderableType]:
-    yield Text.assemble(
-        (inert(glance.folder, limit=60), "bold"),
-        "  ",
-        (f"{glance.state}", STATE_STYLES[glance.state]),
-        f"{': ' if glance.state in EXPLAINED else ', '}{_said(glance)}",
-    )
+    status = Text(status_line(glance), style="bold")
+    status.highlight_words([glance.state], style=STATE_STYLES[glance.state])
+    yield status
     view = glance.view
     if view is None:
         return
@@ -73,7 +75,8 @@ def _said(glance: Glance) -> str:
         said.append(f"step {steps[-1]:,}" if len(steps) else "no step yet")
     if glance.age_s is not None and glance.state != "finished":
         said.append(f"saved {_ago(glance.age_s)} ago")
-    return ", ".join(said)
+    opening = ": " if glance.state in EXPLAINED else ", "
+    return opening + ", ".join(said) if said else ""
 
 
 def _ago(seconds: float) -> str:

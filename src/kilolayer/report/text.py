@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import math
 import unicodedata
 from typing import Any
@@ -43,6 +44,16 @@ def inert(text: Any, *, limit: int | None = None) -> str:
         return shown
     kept = max(limit - 3, 2)
     return f"{shown[: kept - kept // 2]}...{shown[len(shown) - kept // 2 :]}"
+
+
+def to_html(text: Any, *, limit: int | None = None) -> str:
+    """Untrusted text that a browser shows as it is, in an element or in a quoted attribute.
+
+    Example:
+        >>> to_html("<b>'x'</b>")
+        '&lt;b&gt;&#x27;x&#x27;&lt;/b&gt;'
+    """
+    return html.escape(inert(text, limit=limit))
 
 
 def _visible(character: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from kilolayer.representation import repr_html
 from kilolayer.schemes.depth import Depth, Stack
 from kilolayer.schemes.registry import RULE_NAMES, get_scheme
 from kilolayer.schemes.scales import BranchScales
@@ -45,6 +46,8 @@ class Coefficients:
     encoder: StackCoefficients | None
     decoder: StackCoefficients | None
     update_sum: UpdateSum
+
+    _repr_html_ = repr_html
 
     def to_dict(self) -> dict[str, Any]:
         """``{"encoder": {"skip_scale", "init_gain"} or None, "decoder": .., "update_sum": {..}}``."""
