@@ -10,6 +10,7 @@ from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from kilolayer.monitor import Monitor
+from kilolayer.structure import read_structure
 
 NUM_STEPS = 7
 BATCH = 12
@@ -94,12 +95,18 @@ CASES = {
 }
 
 
+def sites_of(name, model, batches):
+    """A sharded model's structure cannot be read while it runs, so it is read before."""
+    return read_structure(model, (batches[0][0],)) if name.startswith("fsdp") else None
+
+
 def run_case(name, folder, share):
     wrap, optimizer, options = CASES[name]
     model, batches = build()
+    sites = sites_of(name, model, batches)
     parallel = wrap(model)
     optimizer = make_optimizer(optimizer, parallel)
-    with Monitor(parallel, optimizer, out=folder / name, **options) as monitor:
+    with Monitor(parallel, optimizer, sites=sites, out=folder / name, **options) as monitor:
         train(parallel, optimizer, batches, share, monitor)
     assert distributed.get_rank() == 0 or len(monitor.recording) == 0
 
