@@ -8,19 +8,25 @@
 """
 
 from kilolayer.convert.apply import apply_conversion
-from kilolayer.convert.audit import Audit, Check, audit
+from kilolayer.convert.auditing import Audit, Check, audit
 from kilolayer.convert.branches import Refusal
+from kilolayer.convert.change_depth import Redepth, redepth
 from kilolayer.convert.plan import BranchChange, Conversion, ConversionPlan
 from kilolayer.convert.planning import plan_conversion
+from kilolayer.convert.pretrained import load_pretrained, restore_scheme
 
 __all__ = [
     "Audit",
-    "Check",
     "BranchChange",
+    "Check",
     "Conversion",
     "ConversionPlan",
+    "Redepth",
     "Refusal",
     "apply_conversion",
     "audit",
+    "load_pretrained",
     "plan_conversion",
+    "redepth",
+    "restore_scheme",
 ]

@@ -14,6 +14,7 @@ from kilolayer.convert.example_inputs import example_inputs
 from kilolayer.convert.own_layers import own_layers, read_own_network
 from kilolayer.convert.plan import BranchChange, ConversionPlan, Form
 from kilolayer.convert.reading import read_network
+from kilolayer.convert.rewire import wirings_of
 from kilolayer.schemes import BranchScales, Depth, Scheme, get_scheme
 
 SAME = 1e-9
@@ -71,13 +72,11 @@ def plan_conversion(
         from kilolayer.convert.fresh import plan_fresh
 
         return plan_fresh(model, network, scheme, depth=depth, inputs=inputs)
-    check_foldable(model, network, scheme)
-    changes = tuple(_changes(model, network, scheme, depth))
+    form, changes = plan_changes(model, network, scheme, depth)
     if all(change.factor == 1.0 and _agree(change.old_skip_scale, change.new_skip_scale) for change in changes):
         raise ValueError(
             f"{type(model).__name__} computes {scheme.name} with these skip scales already: there is nothing to convert"
         )
-    form: Form = "kilolayer" if own_layers(model) else "carried"
     return ConversionPlan(
         type(model).__name__,
         scheme,
@@ -96,6 +95,10 @@ def read_branches(model: nn.Module, inputs: Any) -> Network:
     Raises:
         ValueError: inputs that are needed, or a model that shows no plain residual branches.
     """
+    if wirings_of(model):
+        raise Refusal(
+            f"this {type(model).__name__} was rewired to another scheme already; build it again and convert that one"
+        )
     if own_layers(model):
         return read_own_network(model)
     given = example_inputs(model) if inputs is None else inputs
@@ -123,6 +126,19 @@ def _target_depth(depth: Depth | int | None, own: Depth) -> Depth:
     return depth
 
 
+def plan_changes(
+    model: nn.Module, network: Network, scheme: Scheme, depth: Depth
+) -> tuple[Form, tuple[BranchChange, ...]]:
+    """What gives each branch the scheme's skip scale at a depth with its function kept, and the form it takes.
+
+    Raises:
+        Refusal: see :func:`check_foldable`.
+    """
+    check_foldable(model, network, scheme)
+    form: Form = "kilolayer" if own_layers(model) else "carried"
+    return form, tuple(_changes(model, network, scheme, depth))
+
+
 def check_foldable(model: nn.Module, network: Network, scheme: Scheme) -> None:
     """Refuse what a factor on the branches cannot do.
 
@@ -131,7 +147,8 @@ def check_foldable(model: nn.Module, network: Network, scheme: Scheme) -> None:
     """
     name = type(model).__name__
     for branch in network.branches:
-        if branch.norm_placement != "post" or branch.norm_kind not in ("layer", "rms"):
+        slots = branch.norm_placement.split("+")
+        if "post" not in slots or "end" in slots or branch.norm_kind not in ("layer", "rms"):
             where = {"none": "no norm at all", "pre": "pre-norm"}.get(branch.norm_placement, branch.norm_placement)
             raise Refusal(
                 f"{branch.name} of {name} is {where}: behind its sum stands no norm that would divide a skip scale out "
@@ -144,7 +161,8 @@ def check_foldable(model: nn.Module, network: Network, scheme: Scheme) -> None:
         if branch.ending is None:
             raise Refusal(f"{branch.name} of {name} cannot be scaled: {branch.ending_problem}")
     scales = _scales(scheme, network.depth, network.branches[0])
-    if scales.norm_placement != "post" or scales.special_parts or not scales.has_skip:
+    has_its_norms = all(branch.norm_placement == scales.norm_placement for branch in network.branches)
+    if not has_its_norms or scales.special_parts or not scales.has_skip:
         raise Refusal(
             f"a trained post-norm model has no way to {scheme.name!r} that keeps its outputs; the schemes that differ "
             "from it by a skip scale only are 'post-ln' and 'deepnorm'. To train it anew, pass fresh=True"
