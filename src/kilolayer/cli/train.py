@@ -34,6 +34,10 @@ def train(
 
     named = {"data": data, "scheme": scheme, "layers": layers, "steps": steps}
     changes = {name: value for name, value in named.items() if value} | parse_settings(change)
-    status = run_command(load_recipe(recipe, changes), out, as_json=json)
+    try:
+        settings = load_recipe(recipe, changes)
+    except TypeError as error:  # what was typed is of another kind
+        raise ValueError(str(error)) from error
+    status = run_command(settings, out, as_json=json)
     if status:
         raise typer.Exit(status)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from torch import distributed
+
 from kilolayer.report import to_json
 from kilolayer.train.recipe import Recipe
 from kilolayer.train.result import Result
@@ -21,6 +23,8 @@ def run_command(recipe: Recipe, out: Path, *, as_json: bool) -> int:
         print(to_json(result.to_dict()) if as_json else describe(result))
         if result.outcome == "stopped":
             print(f"Stopped after {result.step} steps; the same command goes on.", file=sys.stderr)
+    if distributed.is_available() and distributed.is_initialized():
+        distributed.destroy_process_group()
     return STATUS[result.outcome]
 
 

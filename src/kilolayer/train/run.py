@@ -95,7 +95,8 @@ def _carry_out(
             with stopping_between_steps() as stop:
                 outcome = trainer.run(stop)
         result = _conclude(trainer, outcome, folder)
-    accelerator.end_training()
+    for tracker in accelerator.trackers:
+        tracker.finish()
     return result
 
 

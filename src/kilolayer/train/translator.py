@@ -22,9 +22,6 @@ AT_A_TIME = 64
 LENGTH_PENALTY = 0.6
 """Exponent a of the length penalty ``((5 + n) / 6)^a``; Wu et al. 2016, arXiv:1609.08144, eq. 14."""
 
-LONGER_BY = 2
-"""Times the longest source, plus ten: tokens after which a translation is cut off, within the trained length."""
-
 
 class Translator:
     """Sentences in, sentences out.
@@ -81,9 +78,8 @@ class Translator:
         source = source.to(device)
         padding = source == PAD
         memory = self.model.encode(source, source_padding=padding)
-        limit = min(self.max_length, LONGER_BY * longest + 10)
-        search = BeamSearch(self.model, memory, padding, beam_size=beam_size)
-        return search.run(limit)
+        # The same limit for all, so that a translation does not depend on the sentences beside it.
+        return BeamSearch(self.model, memory, padding, beam_size=beam_size).run(self.max_length)
 
 
 class BeamSearch:
