@@ -104,6 +104,23 @@ class Recording:
             steps of shape ``(num_steps,)`` and values of shape ``(num_steps, num_sites)``.
         """
         names = [site if isinstance(site, str) else site.name for site in sites]
+        steps, row, column, found = self._cells(role, stat, names)
+        values = np.full((len(steps), len(names)), np.nan)
+        values[row, column] = found
+        return steps, values
+
+    def recorded(self, role: str, stat: str, sites: Iterable[Site | str]) -> np.ndarray:
+        """Where :meth:`matrix` has a row, same shape: a value that is NaN is not a missing one."""
+        names = [site if isinstance(site, str) else site.name for site in sites]
+        steps, row, column, _ = self._cells(role, stat, names)
+        recorded = np.zeros((len(steps), len(names)), dtype=bool)
+        recorded[row, column] = True
+        return recorded
+
+    def _cells(
+        self, role: str, stat: str, names: Sequence[str]
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """The steps, and for each row of these sites its place among them, its site's and its value."""
         found = self._select(role, stat)
         numbers = {name: number for number, name in enumerate(found.names)}
         place = np.full(len(numbers) + 1, -1, np.int32)
@@ -113,9 +130,12 @@ class Recording:
         column = place[found.sites]
         kept = slice(None) if column.size and column.min() >= 0 else column >= 0
         steps, row = np.unique(found.steps[kept], return_inverse=True)
-        values = np.full((len(steps), len(names)), np.nan)
-        values[row, column[kept]] = found.values[kept]
-        return steps, values
+        return steps, row, column[kept], found.values[kept]
+
+    def site_names(self, role: str, stat: str) -> tuple[str, ...]:
+        """The sites with a row of this role and statistic, those of the site table or not."""
+        found = self._select(role, stat)
+        return tuple(found.names[number] for number in np.unique(found.sites))
 
     def curve(self, role: str, stat: str, sites: Iterable[Site | str], step: int = 0) -> np.ndarray:
         """One statistic along the depth at one step, shape ``(num_sites,)``; NaN where no row exists."""

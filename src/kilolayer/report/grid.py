@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import pyarrow as pa
 
 from kilolayer.recording import Recording, Site
 from kilolayer.report.bands import Band, in_bands
@@ -106,33 +105,20 @@ class GridReader:
 
     def _recorded_sites(self, quantity: Quantity) -> tuple[Site, ...]:
         """Every site with rows of the quantity, those of the site table first and in its order."""
+        names = self.recording.site_names(quantity.role, quantity.stat)
         table = {site.name: site for site in sorted(self.recording.sites, key=lambda s: s.order)}
         order = max((site.order for site in table.values()), default=-1)
-        for name in self._names_in_rows:
-            if name not in table:
-                order += 1
-                table[name] = Site(name=name, path=name, kind="output", order=order)
-        _, marks = self._ones.matrix(quantity.role, quantity.stat, table)
-        return tuple(site for site, column in zip(table.values(), marks.T, strict=True) if not np.isnan(column).all())
-
-    @cached_property
-    def _names_in_rows(self) -> tuple[str, ...]:
-        column = self.recording.rows.column("site").unify_dictionaries()
-        return tuple(column.chunk(0).dictionary.to_pylist()) if column.num_chunks else ()
+        unknown = [name for name in names if name not in table]
+        recorded = set(names)
+        known = [site for name, site in table.items() if name in recorded]
+        return (*known, *(Site(name, name, "output", order + 1 + place) for place, name in enumerate(unknown)))
 
     def _recorded(self, quantity: Quantity, sites: Sequence[Site], values: np.ndarray) -> np.ndarray:
         missing = np.isnan(values)
         if not missing.any():
             return ~missing
-        # A recorded NaN and a missing row look alike in a matrix of values, but not in a matrix of ones.
-        return ~np.isnan(self._ones.matrix(quantity.role, quantity.stat, sites)[1])
-
-    @cached_property
-    def _ones(self) -> Recording:
-        rows = self.recording.rows
-        place = rows.schema.get_field_index("value")
-        ones = pa.array(np.ones(rows.num_rows, np.float32))
-        return Recording(rows.set_column(place, rows.schema.field("value"), ones))
+        # A recorded NaN and a missing row look alike in a matrix of values.
+        return self.recording.recorded(quantity.role, quantity.stat, sites)
 
     def _flagged(self, role: str, sites: Sequence[Site], steps: np.ndarray) -> np.ndarray:
         """Where the recording counts non-finite elements, on the given steps and sites."""

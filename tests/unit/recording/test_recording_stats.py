@@ -28,3 +28,25 @@ def test_statistics_are_told_by_role(tmp_path, monkeypatch, held_rows):
 def test_a_recording_without_a_row_has_none():
     assert RecordingWriter().close().stats("run") == ()
     assert filled().close().stats("run") == ("loss", "lr")
+
+
+def test_a_recorded_nan_is_no_missing_row():
+    writer = RecordingWriter()
+    writer.add(0, "a", "activation", "rms", float("nan"))
+    writer.add(1, "b", "activation", "rms", 1.0)
+    recording = writer.close()
+    assert recording.recorded("activation", "rms", ["a", "b", "c"]).tolist() == [
+        [True, False, False],
+        [False, True, False],
+    ]
+    assert recording.recorded("update", "rms", ["a"]).shape == (0, 1)
+    assert recording.matrix("activation", "rms", ["b"])[1].tolist() == [[1.0]]
+
+
+def test_sites_with_rows_are_told_by_statistic():
+    writer = RecordingWriter()
+    writer.add(0, "a", "activation", "rms", 1.0)
+    writer.add(0, "b", "activation", "std", 1.0)
+    recording = writer.close()
+    assert recording.site_names("activation", "rms") == ("a",)
+    assert recording.site_names("update", "rms") == ()
