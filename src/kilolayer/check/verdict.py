@@ -23,11 +23,15 @@ from kilolayer.check.examine import (
 )
 from kilolayer.check.setup import Setup
 from kilolayer.check.source import as_builder, located
+from kilolayer.check.trials import with_trials
 from kilolayer.diagnosis import Diagnosis, diagnose
 from kilolayer.diagnosis.examined import Examined
 
 CERTAIN = 0.9
 """Confidence of a root finding from which on further stages are left out."""
+
+LEAST_FOR_TRIALS = 0.25
+"""Share of the budget that trials get even where the examination took longer than it should."""
 
 OTHER_STEPS = 40
 """Steps at each other learning rate: enough to see a loss leave its start."""
@@ -69,10 +73,13 @@ def check(
     _check_arguments(budget_s, steps)
     start = time.perf_counter()
     with _random_state():
-        setup, _ = as_builder(source)
+        setup, build = as_builder(source)
         origin = source if callable(source) and not isinstance(source, Setup) else None
         with located(origin):
             diagnosis = judge_setup(setup, budget_s=budget_s, steps=steps)
+            if trial:
+                left = max(budget_s - (time.perf_counter() - start), LEAST_FOR_TRIALS * budget_s)
+                diagnosis = with_trials(diagnosis, build, steps=steps, budget_s=left)
     return dataclasses.replace(diagnosis, seconds=time.perf_counter() - start)
 
 

@@ -1,0 +1,144 @@
+"""Every remedy, in one tuple. Of those that answer a cause the ones further up fit better and are tried first."""
+
+from __future__ import annotations
+
+from kilolayer.diagnosis.examined import Examined
+from kilolayer.diagnosis.finding import Finding
+from kilolayer.remedies import activations, data, numerics, rate, schemes, skips, streams, weights
+from kilolayer.remedies.remedy import Remedy
+
+CHAINS = ("init-too-small", "init-too-large", "ordered-phase", "init-wrong-for-activation", "saturated-units")
+
+
+def uncut_patch(finding: Finding, found: Examined) -> str:
+    sites = " .. ".join(dict.fromkeys(site for site in (finding.first_site, finding.last_site) if site))
+    return (
+        f"# between {sites or 'the parameters'} and the loss, take out what cuts the graph:\n"
+        "# detach(), .data, torch.no_grad(), item(), or a tensor made anew by torch.tensor(...)"
+    )
+
+
+def related_patch(finding: Finding, found: Examined) -> str:
+    return "for index in range(8):\n    print(inputs[index], targets[index])  # do they belong together?"
+
+
+REMEDIES: tuple[Remedy, ...] = (
+    # The set-up: what can be mended exactly.
+    Remedy("registered parameters", ("parameters-not-registered",), rate.register_hidden, rate.register_patch),
+    Remedy("parameters in the optimizer", ("parameters-not-optimized",), rate.add_missing, rate.add_missing_patch),
+    Remedy("unfrozen", ("frozen-by-mistake",), rate.unfreeze, rate.unfreeze_patch),
+    Remedy("uncut graph", ("gradient-cut",), None, uncut_patch),
+    Remedy("zero_grad", ("zero-grad-missing",), rate.insert_zero_grad, rate.zero_grad_patch),
+    Remedy("wider clipping", ("clip-to-nothing",), rate.unclip_gradients, rate.unclip_patch),
+    Remedy("finite samples", ("bad-batch",), data.drop_bad_samples, data.bad_samples_patch),
+    Remedy("labels beside their inputs", ("labels-unrelated",), None, related_patch),
+    Remedy("matching shapes", ("loss-broadcast",), data.match_shapes, data.match_shapes_patch, changes_loss=True),
+    Remedy("right axis", ("wrong-axis",), data.right_axis, data.right_axis_patch, changes_loss=True),
+    Remedy(
+        "what the loss wants",
+        ("output-loss-mismatch",),
+        data.give_loss_what_it_wants,
+        data.loss_patch,
+        changes_loss=True,
+    ),
+    Remedy(
+        "no output activation",
+        ("output-activation-wrong", "dead-units"),
+        data.drop_output_activation,
+        data.drop_output_patch,
+    ),
+    # Inputs and numerics.
+    Remedy("standardized inputs", ("inputs-unscaled",), data.standardize_inputs, data.standardize_patch),
+    Remedy("float32", ("precision-lost", "half-overflow"), numerics.single_precision, numerics.single_patch),
+    Remedy("bfloat16", ("half-overflow",), numerics.brain_float, numerics.brain_patch),
+    Remedy("larger eps", ("precision-lost",), numerics.larger_eps, numerics.eps_patch),
+    Remedy("drawn direction", ("nan-operation",), numerics.draw_zero_directions, numerics.zero_directions_patch),
+    Remedy("guarded operation", ("nan-operation",), numerics.guard_operation, numerics.guard_patch),
+    # Streams, skips and norms.
+    Remedy(
+        "pre-ln with final norm",
+        ("post-norm-too-deep", "norm-misplaced", "stack-starved"),
+        schemes.to_pre_ln,
+        schemes.pre_ln_patch,
+    ),
+    Remedy(
+        "deepnorm",
+        ("post-norm-too-deep", "norm-misplaced", "stack-starved", "depth-unused"),
+        schemes.to_deepnorm,
+        schemes.deepnorm_patch,
+    ),
+    Remedy("skip kept", ("skip-broken",), streams.carry_the_input, streams.carry_patch),
+    Remedy("unscaled skips", ("skip-attenuated",), streams.unscaled_skips, streams.unscaled_patch),
+    Remedy("alpha on the skip", ("alpha-misplaced",), streams.alpha_on_the_skip, streams.alpha_patch),
+    Remedy("alpha of this depth", ("alpha-wrong-for-depth",), streams.alpha_of_depth, streams.alpha_of_depth_patch),
+    Remedy("beta of this depth", ("init-gain-wrong",), weights.scale_into_sums, weights.beta_patch),
+    Remedy("final norm", ("final-norm-missing",), streams.final_norm, streams.final_norm_patch),
+    Remedy("norms in front of branches", ("norm-missing",), streams.pre_norm, streams.pre_norm_patch),
+    Remedy("branches from zero", ("norm-missing", "skip-attenuated"), streams.skip_init, streams.skip_init_patch),
+    Remedy(
+        "branches scaled down",
+        ("norm-missing", "alpha-misplaced", "skip-attenuated"),
+        streams.scaled_branches,
+        streams.scaled_patch,
+    ),
+    Remedy("group norm", ("batchnorm-batch-too-small",), skips.group_norm, skips.group_norm_patch),
+    # Weights and activations.
+    Remedy("random weights", ("weights-zero", "units-identical"), weights.draw_stuck, weights.draw_stuck_patch),
+    Remedy("one factor drawn", ("zero-product",), weights.draw_first_factor, weights.first_factor_patch),
+    Remedy(
+        "relu instead of sigmoid",
+        ("saturating-activation-depth",),
+        activations.relu_instead_of_sigmoid,
+        activations.relu_patch,
+    ),
+    Remedy("negatives let through", ("dead-units",), activations.let_negatives_through, activations.negatives_patch),
+    Remedy("fitting init", (*CHAINS, "dead-units"), weights.initialize, weights.initialize_patch),
+    Remedy("skips", ("skip-missing", "batchnorm-without-skip", *CHAINS[:3]), skips.add_skips, skips.skips_patch),
+    Remedy(
+        "norms between layers",
+        ("skip-missing", "saturating-activation-depth", *CHAINS),
+        skips.add_norms,
+        skips.norms_patch,
+    ),
+    Remedy("output bias", ("output-bias-missing",), data.set_output_bias, data.output_bias_patch),
+    Remedy("embedding scale", ("embedding-scale",), streams.scale_embedding, streams.embedding_patch),
+    # Attention and recurrence.
+    Remedy("scaled scores", ("attention-unscaled", "attention-saturated"), streams.scale_scores, streams.scores_patch),
+    Remedy(
+        "qk-norm",
+        ("attention-saturated", "attention-logits-growing"),
+        streams.normalize_queries,
+        streams.scores_patch,
+    ),
+    Remedy("z-loss", ("output-logits-drifting",), data.z_loss, data.z_loss_patch),
+    # The optimizer.
+    Remedy(
+        "clipping",
+        ("recurrence-explodes", "loss-spike", "final-norm-missing"),
+        rate.clip_gradients,
+        rate.clip_patch,
+    ),
+    Remedy("orthogonal recurrence", ("recurrence-explodes",), weights.orthogonal_recurrence, weights.orthogonal_patch),
+    Remedy("lower weight decay", ("weight-decay-dominates",), rate.lower_weight_decay, rate.weight_decay_patch),
+    Remedy("no weight decay", ("weight-decay-dominates",), rate.drop_weight_decay, rate.drop_weight_decay_patch),
+    Remedy(
+        "lower learning rate",
+        ("lr-too-high", "attention-logits-growing", "output-logits-drifting", "recurrence-explodes", "inputs-unscaled"),
+        rate.change_lr,
+        rate.lr_patch,
+    ),
+    Remedy("higher learning rate", ("lr-too-low",), rate.change_lr, rate.lr_patch),
+    Remedy("warm-up", ("lr-too-high", "loss-spike", "post-norm-too-deep"), rate.warm_up_lr, rate.warm_up_patch),
+    Remedy("clipping of the gradient", ("lr-too-high",), rate.clip_gradients, rate.clip_patch),
+)
+
+
+def remedies_for(finding: Finding) -> tuple[Remedy, ...]:
+    """The remedies that answer a finding's cause, the best fit first.
+
+    Example:
+        >>> from kilolayer.diagnosis.cards import report
+        >>> [remedy.name for remedy in remedies_for(report("zero-grad-missing", "Gradients add up."))]
+        ['zero_grad']
+    """
+    return tuple(remedy for remedy in REMEDIES if finding.cause in remedy.causes)
