@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kilolayer.check import Setup, check
+    from kilolayer.convert import apply_conversion, audit, plan_conversion, redepth
     from kilolayer.diagnosis import diagnose
     from kilolayer.monitor import Monitor
     from kilolayer.recording import Recording
@@ -21,12 +22,17 @@ _HOMES = {
     "Recording": "kilolayer.recording",
     "Setup": "kilolayer.check",
     "Structure": "kilolayer.structure",
+    "apply_conversion": "kilolayer.convert",
+    "audit": "kilolayer.convert",
     "coefficients": "kilolayer.schemes.coefficients",
     "diagnose": "kilolayer.diagnosis",
+    "plan_conversion": "kilolayer.convert",
     "read_structure": "kilolayer.structure",
+    "redepth": "kilolayer.convert",
 }
 _ROOMS = (
     "check",
+    "convert",
     "diagnosis",
     "init",
     "monitor",
@@ -47,10 +53,14 @@ __all__ = [
     "Setup",
     "Structure",
     "__version__",
+    "apply_conversion",
+    "audit",
     "check",
     "coefficients",
     "diagnose",
+    "plan_conversion",
     "read_structure",
+    "redepth",
 ]
 
 

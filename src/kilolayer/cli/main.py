@@ -7,8 +7,10 @@ from typing import Any
 
 import typer
 
+from kilolayer.cli.audit import audit
 from kilolayer.cli.check import check
 from kilolayer.cli.coefficients import coefficients
+from kilolayer.cli.convert import convert
 from kilolayer.cli.init_plan import init_plan
 from kilolayer.cli.lab_chain import chain
 from kilolayer.cli.lab_lr_tolerance import lr_tolerance
@@ -36,8 +38,10 @@ app = typer.Typer(
 )
 lab = typer.Typer(help="Experiments: claims about depth as commands anyone can rerun.", no_args_is_help=True)
 app.add_typer(lab, name="lab")
+app.command(cls=Command)(audit)
 app.command(cls=Command)(check)
 app.command(cls=Command)(coefficients)
+app.command(cls=Command)(convert)
 app.command(cls=Command)(init_plan)
 app.command(cls=Command)(predict)
 app.command(cls=Command)(report)

@@ -68,8 +68,8 @@ def redepth(
     """Give a trained model another number of layers in every stack, in place.
 
     Growing keeps the outputs: the last matrix of each new branch starts at zero, so that the branch adds nothing;
-    behind a post-norm the new layer takes over the gain and bias of the norm before it. A skip scale that depends on depth
-    is re-derived and the difference folded into the weights, so that old layers compute what they computed.
+    behind a post-norm the new layer takes over the gain and bias of the norm before it. A skip scale that depends on
+    depth is re-derived and the difference folded into the weights, so that old layers compute what they computed.
 
     Shrinking changes the outputs. What stays of each layer computes what it computed: an early exit gives what the
     layer it ends in gave, with the skip scale of its own depth.

@@ -98,6 +98,20 @@ class ConversionPlan:
         """Whether the model computes what it computed before."""
         return self.init is None
 
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as JSON-ready values."""
+        return {
+            "model": self.model_class,
+            "scheme": self.scheme.name,
+            "rule": self.scheme.rule,
+            "encoder_layers": self.depth.encoder_layers,
+            "decoder_layers": self.depth.decoder_layers,
+            "form": self.form,
+            "changes": [{**vars(one), "layers": list(one.layers)} for one in self.changes],
+            "names": self.names,
+            "notes": list(self.notes),
+        }
+
     def render(self) -> str:
         """The plan as text: a headline, a line per branch, a line per parameter that is drawn anew, the notes."""
         kept = "outputs kept" if self.keeps_function else "drawn anew"

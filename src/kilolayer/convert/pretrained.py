@@ -11,6 +11,7 @@ from torch import nn
 from kilolayer.convert.apply import apply_conversion
 from kilolayer.convert.checkpoint import check_checkpoint, load_tensors
 from kilolayer.convert.fresh import shape_fresh
+from kilolayer.convert.hugging_face import import_transformers
 from kilolayer.convert.plan import ConversionPlan
 from kilolayer.convert.planning import plan_conversion
 from kilolayer.schemes import Depth, get_scheme
@@ -103,10 +104,8 @@ def _depth(entry: dict[str, Any]) -> Depth:
 
 
 def _config_class(model_class: Any) -> Any:
-    import transformers
-
     own = getattr(model_class, "config_class", None)
-    return transformers.AutoConfig if own is None else own
+    return import_transformers().AutoConfig if own is None else own
 
 
 def _build(model_class: Any, config: Any) -> nn.Module:
