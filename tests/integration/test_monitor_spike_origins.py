@@ -57,8 +57,9 @@ def test_data_one_bad_batch(seed):
 
     spikes = find_spikes(run(model, batch_at))
     assert spikes[0].step == 40
+    assert spikes[0].first_site == "0:in"
     # The first matrix's gradient is proportional to its input, the bad batch; the tanh behind it holds the others.
-    assert spikes[0].first_site == "0.weight"
+    assert spikes[0].rises[0].site == "0.weight"
 
 
 def test_numerics_overflow_in_one_layer(seed):
@@ -78,7 +79,8 @@ def test_numerics_overflow_in_one_layer(seed):
 
     spikes = find_spikes(run(model, draw, lr=0.01, disturb=disturb))
     assert spikes[0].step == 40
-    assert spikes[0].first_site == "3:out"
+    assert spikes[0].nonfinite_activation == "3:out"
+    assert spikes[0].first_site == "1:out"  # 1e4 there: finite, and the cause
 
 
 def test_structure_attention_logits_that_grow(seed):

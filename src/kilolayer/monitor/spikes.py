@@ -1,4 +1,4 @@
-"""Spike triage: at which step the gradient norm jumped, and whose gradient jumped first."""
+"""Spike triage: at which step the loss or the gradient norm jumped, and what left its own band first."""
 
 from __future__ import annotations
 
@@ -7,22 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kilolayer.monitor.departures import MIN_HISTORY, NUM_SDS, WINDOW, Band, Departure, Places, usual
 from kilolayer.recording import Recording, Site
-
-WINDOW = 128
-"""Steps a jump is measured against."""
-
-NUM_SDS = 6.0
-"""Standard deviations above the window's mean that make a jump."""
-
-MIN_HISTORY = 16
-"""Finite steps before a window says what is usual."""
-
-MIN_SD_SHARE = 0.01
-"""Least standard deviation, as a share of the mean: where a norm hardly varies, rounding would count as a jump."""
-
-LOOKBACK = 16
-"""Steps before a spike in which a layer's own jump is looked for."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +26,18 @@ class Rise:
 
 @dataclass(frozen=True)
 class Spike:
-    """A step whose gradient norm lies beyond ``mean + 6 sd`` of the last 128 steps, or is not finite.
+    """A step whose gradient norm or loss lies beyond ``mean + 6 sd`` of the last 128 steps, or is not finite.
 
-    ``rises`` are the weight matrices that jumped with it: those that did so first come first; of those that did so
-    at the same step the largest, and of those that are not finite the one nearest to the output, where the backward
-    pass met it first. ``nonfinite_activation`` is the first tensor of the forward pass that was not finite at this
-    step, where that was sampled.
+    ``grad_norm``, ``mean`` and ``sd`` are those of the gradient norm, NaN where there is none; ``loss_factor`` is the
+    loss over its mean, ``None`` where the loss did not jump.
+
+    ``departures`` are the places that left their own band with it, in order: by step, and of one step the forward pass
+    before the backward pass. Activations are known where they were sampled.
+
+    ``rises`` are the weight matrices among them: those that jumped first come first; of those that did so at the same
+    step the largest, and of those that are not finite the one nearest to the output, where the backward pass met it
+    first. ``nonfinite_activation`` is the first tensor of the forward pass that was not finite at this step, where that
+    was sampled.
     """
 
     step: int
@@ -54,37 +46,45 @@ class Spike:
     sd: float
     rises: tuple[Rise, ...]
     nonfinite_activation: str | None = None
+    departures: tuple[Departure, ...] = ()
+    loss_factor: float | None = None
 
     @property
     def first_site(self) -> str | None:
-        """Where it began: the first activation that is not finite, else the weight matrix whose gradient jumped
-        first; ``None`` where no single one left its own range."""
+        """Where it began: what left its own band first; ``None`` where no single place did."""
+        if self.departures:
+            return self.departures[0].site
         if self.nonfinite_activation is not None:
             return self.nonfinite_activation
         return self.rises[0].site if self.rises else None
 
     def __str__(self) -> str:
-        usual = f"mean {self.mean:.3g} of the steps before"
-        if np.isfinite(self.grad_norm):
-            distance = (self.grad_norm - self.mean) / self.sd
-            text = f"step {self.step}: gradient norm {self.grad_norm:.3g}, {distance:.0f} sd above the {usual}"
-        else:
-            text = f"step {self.step}: gradient norm not finite"
+        text = f"step {self.step}: {self._headline()}"
         if self.nonfinite_activation is not None:
-            return f"{text}; the forward pass is not finite from {self.nonfinite_activation} on"
-        if not self.rises:
-            return f"{text}; no weight matrix stands out"
-        first = self.rises[0]
-        more = f", {len(self.rises) - 1} more with it" if len(self.rises) > 1 else ""
-        return f"{text}; {first.site} rose first (step {first.step}, {first.factor:.3g}x by then){more}"
+            text += f"; the forward pass is not finite from {self.nonfinite_activation} on"
+        if self.departures:
+            first = self.departures[0]
+            what = {"activation": "activation, ", "activation_grad": "gradient there, "}.get(first.role, "")
+            more = f", {len(self.departures) - 1} more with it" if len(self.departures) > 1 else ""
+            return f"{text}; {first.site} rose first ({what}step {first.step}, {first.factor:.3g}x by then){more}"
+        return text if self.nonfinite_activation is not None else f"{text}; no single place stands out"
+
+    def _headline(self) -> str:
+        usual = f"mean {self.mean:.3g} of the steps before"
+        if self.loss_factor is not None and not self.grad_norm > self.mean + self.sd and np.isfinite(self.grad_norm):
+            return f"loss {self.loss_factor:.3g}x the mean of the steps before"
+        if not np.isfinite(self.grad_norm):
+            return "loss not finite" if self.loss_factor == np.inf else "gradient norm not finite"
+        return f"gradient norm {self.grad_norm:.3g}, {(self.grad_norm - self.mean) / self.sd:.0f} sd above the {usual}"
 
 
 def find_spikes(recording: Recording, *, window: int = WINDOW, num_sds: float = NUM_SDS) -> list[Spike]:
-    """The spikes of a run's gradient norm, each with the layers that rose first.
+    """The spikes of a run's gradient norm and loss, each with the places that left their own band first.
 
     A step is a spike where ``norm > mean + num_sds * sd``, mean and standard deviation over the finite ones of the
-    ``window`` steps before it (at least 16), or where the norm is not finite. Spikes at consecutive steps are one.
-    A layer's own gradient norm is judged alike over the 16 steps up to the spike, against the steps before those.
+    ``window`` steps before it (at least 16), or where the norm is not finite; the loss is judged alike where it was
+    logged. Spikes at consecutive steps are one. A place's own gradient or activation is judged alike over the 16 steps
+    up to the spike, against the steps before those.
 
     Where ``unclipped_grad_norm`` was logged, the norms are those before clipping: clipping divides all gradients by
     one number.
@@ -124,25 +124,26 @@ def trace_spike(recording: Recording, step: int, *, window: int = WINDOW, num_sd
 
 
 class _Triage:
-    """A recording's gradient norms as arrays over steps, before clipping where that is known."""
+    """A recording's gradient norms and losses as arrays over steps, gradients before clipping where that is known."""
 
     def __init__(self, recording: Recording, window: int, num_sds: float):
-        self.recording, self.window, self.num_sds = recording, window, num_sds
+        self.band = Band(window, num_sds)
         self.steps, norms = recording.series("run", "run", "grad_norm")
         if not len(self.steps):
             raise ValueError("this recording has no gradient norm per step; record one with kilolayer.Monitor")
         factors = _clip_factors(recording, self.steps, norms)
         self.norms = norms * factors
+        self.losses = _losses(recording, self.steps)
         self.sites = sorted((site for site in recording.sites if site.kind == "weight"), key=lambda site: site.order)
         self.layers = _layer_norms(recording, self.sites, self.steps) * factors[:, None]
+        self.places = Places(recording, self.band)
 
     def find(self) -> list[int]:
         """Places of the steps at which a spike begins."""
         found = []
         was_spike = False
-        for at, norm in enumerate(self.norms):
-            mean, sd = _usual(self.norms[max(0, at - self.window) : at, None])
-            is_spike = not np.isfinite(norm) or norm > mean[0] + self.num_sds * sd[0]
+        for at in range(len(self.steps)):
+            is_spike = self._is_beyond(self.norms, at) or self._is_beyond(self.losses, at)
             if is_spike and not was_spike:
                 found.append(at)
             was_spike = is_spike
@@ -150,56 +151,43 @@ class _Triage:
 
     def examine(self, at: int) -> Spike:
         """The spike at one place."""
-        mean, sd = _usual(self.norms[max(0, at - self.window) : at, None])
+        step = int(self.steps[at])
+        mean, sd = usual(self.norms[max(0, at - self.band.window) : at, None])
+        is_finite = bool(np.isfinite(self.norms[at]))
+        jumps = self.band.jumps(self.steps, self.layers, step, nonfinite=not is_finite)
+        rises = sorted(((since, -factor, -column) for column, since, factor in jumps))
+        weights = [(self.sites[column], since, factor) for column, since, factor in jumps]
         return Spike(
-            step=int(self.steps[at]),
+            step=step,
             grad_norm=float(self.norms[at]),
             mean=float(mean[0]),
             sd=float(sd[0]),
-            rises=tuple(self._rises(at)),
-            nonfinite_activation=None if np.isfinite(self.norms[at]) else self._nonfinite_activation(at),
+            rises=tuple(Rise(self.sites[-column].name, since, -factor) for since, factor, column in rises),
+            nonfinite_activation=None if is_finite else self.places.first_nonfinite(step),
+            departures=self.places.departures(step, weights, nonfinite=not is_finite),
+            loss_factor=self._loss_factor(at),
         )
 
-    def _rises(self, at: int) -> list[Rise]:
-        start = min(at, max(at - LOOKBACK, MIN_HISTORY))
-        mean, sd = _usual(self.layers[max(0, start - self.window) : start])
-        recent = self.layers[start : at + 1]
-        has_jumped = recent > mean + self.num_sds * sd
-        if not np.isfinite(self.norms[at]):
-            # A layer without a row reads NaN as well: it had no finite one before either.
-            known = np.isfinite(self.layers[max(0, start - self.window) : at]).any(0) if at else True
-            has_jumped[-1] |= ~np.isfinite(recent[-1]) & known
-        rises = []
-        for column in np.flatnonzero(has_jumped[-1]):
-            calm = np.flatnonzero(~has_jumped[:, column])
-            first = start + (int(calm[-1]) + 1 if len(calm) else 0)
-            factor = recent[-1, column] / mean[column] if np.isfinite(recent[-1, column]) else np.inf
-            rises.append((int(self.steps[first]), float(factor), int(column)))
-        rises.sort(key=lambda rise: (rise[0], -rise[1], -rise[2]))
-        return [Rise(self.sites[column].name, step, factor) for step, factor, column in rises]
+    def _is_beyond(self, series: np.ndarray, at: int) -> bool:
+        mean, sd = usual(series[max(0, at - self.band.window) : at, None])
+        # A loss that was not logged at a step reads NaN as well.
+        is_lost = not np.isfinite(series[at]) and (series is self.norms or np.isinf(series[at]))
+        return bool(is_lost or series[at] > mean[0] + self.band.num_sds * sd[0])
 
-    def _nonfinite_activation(self, at: int) -> str | None:
-        tensors = sorted(
-            (s for s in self.recording.sites if s.kind not in ("weight", "parameter")), key=lambda s: s.order
-        )
-        steps, values = self.recording.matrix("activation", "rms", tensors)
-        row = np.flatnonzero(steps == self.steps[at])
-        if not len(row):
+    def _loss_factor(self, at: int) -> float | None:
+        if not self._is_beyond(self.losses, at):
             return None
-        ran = np.isfinite(values).any(0)
-        bad = np.flatnonzero(~np.isfinite(values[row[0]]) & ran)
-        return tensors[bad[0]].name if len(bad) else None
+        mean, _ = usual(self.losses[max(0, at - self.band.window) : at, None])
+        return float(self.losses[at] / mean[0]) if np.isfinite(self.losses[at]) else np.inf
 
 
-def _usual(past: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation of each column's finite values; NaN for fewer than 16."""
-    usable = np.isfinite(past)
-    count = usable.sum(0)
-    enough = count >= MIN_HISTORY
-    values = np.where(usable, past, 0.0).astype(np.float64)
-    mean = values.sum(0) / np.maximum(count, 1)
-    sd = np.sqrt(np.where(usable, (values - mean) ** 2, 0.0).sum(0) / np.maximum(count, 1))
-    return np.where(enough, mean, np.nan), np.where(enough, np.maximum(sd, MIN_SD_SHARE * mean), np.nan)
+def _losses(recording: Recording, steps: np.ndarray) -> np.ndarray:
+    """The loss at these steps, NaN where it was not logged."""
+    found_steps, values = recording.series("run", "run", "loss")
+    out = np.full(len(steps), np.nan)
+    _, here, there = np.intersect1d(steps, found_steps, return_indices=True)
+    out[here] = values[there]
+    return out
 
 
 def _clip_factors(recording: Recording, steps: np.ndarray, norms: np.ndarray) -> np.ndarray:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from kilolayer.monitor import Spike, trace_spike
-from kilolayer.monitor.spikes import LOOKBACK, MIN_HISTORY, MIN_SD_SHARE, NUM_SDS, WINDOW
+from kilolayer.monitor.departures import LOOKBACK, MIN_HISTORY, MIN_SD_SHARE, NUM_SDS, WINDOW
 from kilolayer.recording import RecordingWriter, Site
 
 KEPT = WINDOW + LOOKBACK
