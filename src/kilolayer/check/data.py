@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -42,6 +43,26 @@ def _describe(tensor: Tensor) -> dict[str, Any]:
         "feature_std": float(std.square().mean().sqrt()),
     }
     return row
+
+
+class BatchLog:
+    """Passes batches on and keeps the size of each, so that a bad one is known by its step."""
+
+    def __init__(self, batches: Callable[[int], Any]):
+        self._batches = batches
+        self.rms: list[float | None] = []
+        self.is_finite: list[bool] = []
+
+    def __call__(self, step: int) -> Any:
+        batch = self._batches(step)
+        rows = [row for row in describe_tensors(batch) if row["is_real"]]
+        self.is_finite.append(all(row.get("is_finite", True) for row in rows))
+        self.rms.append(max((row["rms"] for row in rows if "rms" in row), default=None))
+        return batch
+
+    def to_dict(self) -> dict[str, Any]:
+        """The sizes, by step."""
+        return {"rms": self.rms, "is_finite": self.is_finite}
 
 
 def dependence_p(inputs: Any, targets: Any) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,9 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kilolayer.check.data import dependence_p, describe_tensors
+from kilolayer.check.data import BatchLog, dependence_p, describe_tensors
 from kilolayer.check.faults import Fault, find_fault
 from kilolayer.check.loop import StepWatch, TrainingRun, train
+from kilolayer.check.mixing import mixes_samples
 from kilolayer.check.parameters import describe_optimizer, describe_parameters, describe_unregistered
 from kilolayer.check.probe import Pass, Probe
 from kilolayer.check.residuals import describe_structure, read_residuals
@@ -119,6 +121,8 @@ def look_at_step_0(examination: Examination) -> None:
         tensor.grad = None
     if targets is not None:
         facts["dependence_p"] = dependence_p(inputs, targets)
+    with kept(setup):
+        facts["mixes_samples"] = mixes_samples(setup, has_own_mixing=facts["step0"]["mixes_rows"])
 
 
 @torch.no_grad()
@@ -159,12 +163,14 @@ def _forget_gradients(setup: Setup) -> None:
 def look_at_run(examination: Examination, *, steps: int, budget_s: float) -> None:
     """A run with the user's own optimizer, and every value once more at its end."""
     setup, facts = examination.setup, examination.facts
+    log = None if setup.batches is None else BatchLog(setup.batches)
+    logged = setup if log is None else dataclasses.replace(setup, batches=log)
     with kept(setup, examination.unregistered):
         monitor = _monitor(examination, steps)
         with monitor, StepWatch(setup) as watch:
-            run = train(setup, steps, budget_s, on_step=_Log(monitor))
+            run = train(logged, steps, budget_s, on_step=_Log(monitor))
         examination.rows = monitor.recording
-        facts["run"] = describe_run(run, watch)
+        facts["run"] = describe_run(run, watch) | {"batches": None if log is None else log.to_dict()}
         if run.nonfinite_step is None and _is_finite(setup):
             facts["end"] = _end_tables(setup)
     for tensor in examination.unregistered:

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from kilolayer.check.probe import Pass
 from kilolayer.structure.recorder import refs_in
 
+FILLS = frozenset({"masked_fill", "where", "full", "full_like", "fill", "new_full", "scalar_tensor", "triu", "tril"})
+"""Operations that put infinities in on purpose."""
+
 
 @dataclass(frozen=True)
 class Fault:
@@ -36,17 +39,28 @@ def find_fault(found: Pass) -> Fault | None:
 
 
 def _trace_back(found: Pass, value: int) -> Fault:
-    """From a value that is not finite back to the operation whose inputs explain it no more."""
+    """From a value that is not finite back to the operation whose inputs explain it no more.
+
+    NaN made from the infinities of a mask is the fault of what made it; from other infinities, of what made those.
+    """
     while True:
         inputs = _inputs(found, value)
         nan = [one for one in inputs if _has_nan(found, one)]
         infinite = [one for one in inputs if not _is_finite(found, one)]
         if nan:
             value = nan[0]
-        elif infinite and not _has_nan(found, value):
+        elif infinite and not (_has_nan(found, value) and _is_mask(found, infinite[0])):
             value = infinite[0]
         else:
             return _fault(found, value)
+
+
+def _is_mask(found: Pass, value: int) -> bool:
+    """Whether infinities were put in by a constant or by a fill."""
+    while infinite := [one for one in _inputs(found, value) if not _is_finite(found, one)]:
+        value = infinite[0]
+    number = found.record.values[value].operation
+    return number is None or found.record.operations[number].name in FILLS
 
 
 def _fault(found: Pass, value: int) -> Fault:

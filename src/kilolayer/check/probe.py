@@ -52,12 +52,12 @@ class Pass:
     output_values: list[int]
 
     def values_in_loss(self) -> set[int]:
-        """The real values that the loss was computed from, cut or not; through indices there is no way."""
+        """The values that the loss was computed from, whether a gradient comes back or not."""
         seen, open_values = set(), [self.loss_value]
         while open_values:
             value = open_values.pop()
             entry = self.record.values[value]
-            if value in seen or not entry.is_float:
+            if value in seen:
                 continue
             seen.add(value)
             if entry.operation is not None:

@@ -21,6 +21,8 @@ from kilolayer.structure.signal import Signal
 MOST_CALLS = 64
 """Runs of one weight that are listed; of further ones the number alone."""
 
+GATHERING = {"index_add", "scatter_add", "scatter_reduce", "index_put", "_sparse_mm", "scatter", "segment_reduce"}
+
 COMPARING = {"sub", "rsub", "add", "mul", "div", "maximum", "minimum", *REGRESSION_LOSSES, *BINARY_LOSSES}
 """Operations on two tensors, entry by entry."""
 
@@ -55,6 +57,7 @@ class Tables:
             "softmaxes": [*self._softmaxes(), *self.found.attentions],
             "sums": list(self._sums()),
             "losses": [self._loss(one) for one in self.found.losses],
+            "mixes_rows": self._mixes_rows(),
             "stretches": list(self._stretches()),
             "outputs": [row for value in self.found.output_values if (row := self._row(value)) is not None],
         }
@@ -297,6 +300,20 @@ class Tables:
             if max(sizes) < size and len({self._is_of_model(end) for end in ends}) == 2:
                 shapes = [list(self._before_stretch(end).shape) for end in ends]
                 yield {"operation": operation.name, "shapes": shapes, "sizes": sizes, "size": size}
+
+    def _mixes_rows(self) -> bool:
+        """Whether the model gathers along its first dimension on purpose, as networks on graphs do."""
+        for node in self.nodes:
+            if node.kind != "data":
+                continue
+            if node.op in GATHERING:
+                return True
+            constant = [
+                one for one in node.inputs if self.nodes[one].kind == "constant" and len(self.nodes[one].shape) > 1
+            ]
+            if node.op in ops.MATRICES and constant and node.inputs[0] == constant[0]:
+                return True
+        return False
 
     def _before_stretch(self, index: int) -> Node:
         while self.nodes[index].op == "view" and self.nodes[index].arguments.get("view") == "expand":

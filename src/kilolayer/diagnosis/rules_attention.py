@@ -26,7 +26,7 @@ LOUD_GRADIENT = 10.0
 def attention_unscaled(found: Examined) -> Finding | str | None:
     """SIG117: scores without 1/sqrt(d), and rows that are one-hot from the start."""
     rows = [row for row in _attention(found) if not row["is_scaled"] and _is_peaked(row)]
-    if not rows or found.outcome == "learns":
+    if not rows:
         return None
     size = rows[0]["query_size"]
     return report(
@@ -34,6 +34,7 @@ def attention_unscaled(found: Examined) -> Finding | str | None:
         f"{len(rows)} attentions do not divide their scores by sqrt(d): scores have RMS {rows[0]['logits_rms']:.3g}, "
         f"and the largest weight of a row is {rows[0]['peak']:.2f} on average, at step 0.",
         sites=[row["path"] for row in rows],
+        severity="warning" if found.outcome == "learns" else "error",
         confidence=0.9,
         measured=rows[0]["logits_rms"],
         predicted=None if not size else rows[0]["logits_rms"] / math.sqrt(size),

@@ -16,6 +16,9 @@ INPUT_RMS = (0.05, 10.0)
 LOST = 1e-2
 """Share of the signal, or of the gradient, left at the other end of a chain below which its ends are out of touch."""
 
+ALL_BUT_LOST = 1e-4
+"""The same for a run that learns, if slowly: Adam's updates do not shrink with the gradient."""
+
 BLOWN_UP = 10.0
 """Growth over a chain that a learning rate for unit signals does not survive."""
 
@@ -201,11 +204,11 @@ def saturated_units(found: Examined) -> Finding | str | None:
 def init_too_small(found: Examined) -> Finding | str | None:
     """SIG101: without skip and norm each layer shrinks the signal, until its ends are out of touch."""
     chain = _bare_chain(found)
-    if chain is None or not found.struggles or chain.activation in ("sigmoid", "hardsigmoid"):
+    if chain is None or not found.fails or chain.activation in ("sigmoid", "hardsigmoid"):
         return None
     rate = chain.weight_rate
     left = _least(chain.signal_left * chain.forward_rate ** max(len(chain) - 2, 1), chain.gradient_left)
-    if not rate < LOW_RATE or not left < LOST:
+    if not rate < LOW_RATE or not left < (LOST if found.struggles else ALL_BUT_LOST):
         return None
     if chain.forward_rate > 0.95 and chain.activation == "tanh":
         return None  # kept up by its biases: the ordered phase

@@ -16,6 +16,9 @@ UNRELATED = 0.2
 
 MOSTLY_FROZEN = 0.5
 
+ODD = 10.0
+"""RMS of a batch over that of the middle one."""
+
 
 def parameters_not_registered(found: Examined) -> Finding | str | None:
     """SET502: the model computes with trained tensors it does not list."""
@@ -108,7 +111,7 @@ def frozen_by_mistake(found: Examined) -> Finding | str | None:
             predicted=0.0,
         )
     last_is_frozen = bool(weights) and not weights[-1]["is_trainable"] and not _has_adapter(found, weights[-1])
-    if not found.fails or share < MOSTLY_FROZEN or not (last_is_frozen or found.outcome in ("stuck", "slow")):
+    if not found.fails or (share < MOSTLY_FROZEN and not (last_is_frozen and found.struggles)):
         return None
     if any(_has_adapter(found, row) for row in weights if not row["is_trainable"]):
         return None
@@ -184,13 +187,22 @@ def wrong_axis(found: Examined) -> Finding | str | None:
             measured=float(row["normalized_dims"][0]),
             predicted=float(row["class_dim"]),
         )
+    if found.facts.get("mixes_samples"):
+        return report(
+            "wrong-axis",
+            "When the samples of the batch change places, the outputs do not follow: what one sample is given depends "
+            "on the others. A reshape where a transpose was meant does that, and so does a batch in the dimension of "
+            "time (batch_first).",
+            confidence=0.85,
+        )
     wrong = [row for row in found.step0["softmaxes"] if row["is_wrong_axis"]]
-    if wrong and found.outcome != "learns":
+    if wrong:
         return report(
             "wrong-axis",
             f"{len(wrong)} softmaxes of attention weights do not run over the keys: the weights a query gives do not "
             "sum to 1.",
             sites=[row["path"] for row in wrong],
+            severity="warning" if found.outcome == "learns" else "error",
             confidence=0.85,
         )
     return None
@@ -304,6 +316,18 @@ def labels_unrelated(found: Examined) -> Finding | str | None:
 
 def bad_batch(found: Examined) -> Finding | str | None:
     """SET511: what goes in is not finite."""
+    batches = None if found.run is None else found.run["batches"]
+    if batches is not None and not all(batches["is_finite"]):
+        step = batches["is_finite"].index(False)
+        return report(
+            "bad-batch",
+            f"The batch of step {step} holds NaN or infinity; those before are finite.",
+            confidence=0.95,
+            measured=float(step),
+        )
+    odd = _odd_batch(found)
+    if odd is not None:
+        return odd
     bad = [row for row in [*found.facts["inputs"], *found.facts["targets"]] if row.get("is_finite") is False]
     if not bad:
         return None
@@ -313,6 +337,28 @@ def bad_batch(found: Examined) -> Finding | str | None:
         confidence=0.95,
         measured=float(len(bad)),
         predicted=0.0,
+    )
+
+
+def _odd_batch(found: Examined) -> Finding | None:
+    """A batch far larger than the others, and a loss that jumps with it or right behind it."""
+    batches = None if found.run is None else found.run["batches"]
+    sizes = [] if batches is None else [size or 0.0 for size in batches["rms"]]
+    if len(sizes) < 8 or not found.fails:
+        return None
+    usual = sorted(sizes)[len(sizes) // 2]
+    step = sizes.index(max(sizes))
+    after = found.losses[step : step + 3]
+    before = found.losses[max(0, step - 8) : step]
+    if not step or sizes[step] < ODD * usual or not len(after) or not max(after) > 2 * max(before):
+        return None
+    return report(
+        "bad-batch",
+        f"The batch of step {step} has RMS {sizes[step]:.3g}, the others {usual:.3g}, and the loss jumps from "
+        f"{before[-1]:.3g} to {max(after):.3g} there.",
+        confidence=0.85,
+        measured=sizes[step],
+        predicted=usual,
     )
 
 
