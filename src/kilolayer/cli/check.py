@@ -33,6 +33,7 @@ def check(
     fail_on: Annotated[FailOn, typer.Option(help="The least severity that ends in exit status 1.")] = FailOn.error,
     out: Annotated[Path | None, typer.Option(help="Folder for the recording and the findings.")] = None,
     sarif: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the findings as SARIF too.")] = None,
+    write_patch: Annotated[bool, typer.Option("--write-patch", help="Print the change of code that helps.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
     """Why a set-up does not train: one cause, where it starts, and what helps.
@@ -54,7 +55,12 @@ def check(
         function = load_function(target)
         diagnosis = examine_and_judge(function, budget_s, trial, steps=steps)
     _save(diagnosis, function, target, out=out, sarif=sarif)
-    typer.echo(json_format.dumps(diagnosis.to_dict(), allow_nan=False) if json else _render(diagnosis, out))
+    patch = _patch(diagnosis, target) if write_patch else None
+    if json:
+        fields = diagnosis.to_dict() | ({"patch": patch} if write_patch else {})
+        typer.echo(json_format.dumps(fields, allow_nan=False))
+    else:
+        typer.echo("\n".join(part for part in (_render(diagnosis, out), patch) if part), nl=patch is None)
     raise typer.Exit(_status(diagnosis, fail_on.value))
 
 
@@ -89,7 +95,39 @@ def _render(diagnosis: Diagnosis, out: Path | None) -> str:
         report="" if out is None else f"kilolayer report {out}",
         width=width,
     )
-    return str(text.plain)
+    return "\n".join([str(text.plain), *_tried(diagnosis, width)])
+
+
+def _tried(diagnosis: Diagnosis, width: int) -> list[str]:
+    """What became of the remedies that were tried, wrapped and indented as the verdict above."""
+    import textwrap
+
+    from kilolayer.report.screen import trial_text
+    from kilolayer.report.text import inert
+    from kilolayer.report.trial import TrialView
+
+    run = [one for one in diagnosis.trials if one.steps]
+    proven = any(one.helped for one in run)
+    texts = [trial_text(TrialView.from_dict(one.to_dict())) for one in run]
+    parts = (
+        [f"{'Proven' if proven else 'Tried'} on your set-up, {run[0].steps} steps: {'; '.join(texts)}."] if run else []
+    )
+    parts += [f"{inert(one.name)}: {inert(one.note)}." for one in diagnosis.trials if not one.steps]
+    if "trials" in diagnosis.not_evaluated:
+        parts.append(f"No trials: {inert(diagnosis.not_evaluated['trials'])}.")
+    return [textwrap.fill(part, width, initial_indent="  ", subsequent_indent="  ") for part in parts]
+
+
+def _patch(diagnosis: Diagnosis, target: str) -> str | None:
+    """The change of code for the root finding; ``None`` where there is none to make."""
+    from kilolayer.diagnosis.examined import Examined
+    from kilolayer.remedies import remedies_for
+    from kilolayer.remedies.patch import render_patch
+
+    if diagnosis.root is None or diagnosis.recording is None or not remedies_for(diagnosis.root):
+        return None
+    found, path = Examined(diagnosis.recording), Path(target.rpartition(":")[0])
+    return render_patch(diagnosis.root, found, trials=diagnosis.trials, path=path)
 
 
 def _examined(diagnosis: Diagnosis) -> str:

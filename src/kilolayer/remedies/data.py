@@ -257,7 +257,7 @@ def count_calls(setup: SetupLike, names: tuple[str, ...], path: str) -> int:
 
 
 def loss_patch(finding: Finding, found: Examined) -> str:
-    row = found.step0["losses"][0] if found.step0["losses"] else {"kind": "", "done": [], "num_classes": 0}
+    row: Row = next(iter(found.step0["losses"]), {"kind": "", "done": [], "num_classes": 0})
     done = [one["operation"] for one in row["done"]]
     if row["kind"] == "nll" and row["num_classes"] == 1:
         return "loss_fn = nn.BCEWithLogitsLoss()  # loss_fn(outputs.squeeze(-1), targets.float())"

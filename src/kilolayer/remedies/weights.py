@@ -15,6 +15,9 @@ from kilolayer.remedies.remedy import Edited, SetupLike, Unsuitable, parameter_a
 IDENTICAL = 0.5
 """Share of a matrix's rows that repeat another one from which on its units are alike."""
 
+EMBEDDING_STD = 0.02
+"""Of a table that is the output layer too: that of BERT and GPT-2, small enough for logits to start near 0."""
+
 RECURRENT_GAIN = 0.95
 """0.95 to the power of 100 steps leaves 0.6 % of a signal: a memory of some dozens of steps, and no growth."""
 
@@ -55,15 +58,16 @@ def initialize(setup: SetupLike, finding: Finding, found: Examined) -> Edited:
     pairs = _drawable(setup, _layers_of(finding, found))
     if not pairs:
         raise Unsuitable("the layers in question hold no weight matrix of the model's own")
+    tables = {id(one.weight) for one in setup.model.modules() if isinstance(one, nn.Embedding)}
+    if all(id(weight) in tables for _, weight in pairs):
+        for _, weight in pairs:
+            draw(weight, EMBEDDING_STD)
+        return Edited(setup, f"the embedding that is the output layer too drawn with std {EMBEDDING_STD:g}")
     for row, weight in pairs:
-        draw(weight, math.sqrt(gain_for(row) / row["fan_in"]))
+        draw(weight, EMBEDDING_STD if id(weight) in tables else math.sqrt(gain_for(row) / row["fan_in"]))
         _zero_bias(setup.model, row["weight"])
-    return Edited(setup, f"{len(pairs)} weights drawn with std sqrt({_gains(pairs)} / fan_in), biases 0")
-
-
-def _gains(pairs: list[tuple[Row, nn.Parameter]]) -> str:
-    gains = sorted({gain_for(row) for row, _ in pairs})
-    return " or ".join(f"{gain:g}" for gain in gains)
+    gains = " or ".join(f"{gain:g}" for gain in sorted({gain_for(row) for row, _ in pairs}))
+    return Edited(setup, f"{len(pairs)} weights drawn with std sqrt({gains} / fan_in), biases 0")
 
 
 @torch.no_grad()
@@ -75,6 +79,10 @@ def _zero_bias(model: nn.Module, weight: str) -> None:
 
 def initialize_patch(finding: Finding, found: Examined) -> str:
     layers = _layers_of(finding, found)
+    if len(layers) == 1 and any(
+        row["kind"] == "embedding" and row["weight"] == layers[0]["weight"] for row in found.layers
+    ):
+        return f"nn.init.normal_(model.{layers[0]['weight']}, std={EMBEDDING_STD})"
     kinds = "nn.Conv2d" if any(row["kind"] == "conv" for row in layers) else "nn.Linear"
     behind_relu = any(gain_for(row) == 2.0 for row in layers)
     fill = (
