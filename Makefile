@@ -1,10 +1,12 @@
 # Two commands for a newcomer: make demo, make test. Each makes its own .venv; a second call reuses it.
 PYTHON ?= python3
 VENV := .venv
+# Apart, since torchvision goes with one version of torch only.
+ZOO := .venv-zoo
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench docs format clean
+.PHONY: help demo test test-zoo lint bench docs format clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -19,6 +21,16 @@ demo: $(VENV)/.made ## eight wirings of a 64-block network on digits: tables, ve
 
 test: $(VENV)/.made ## the tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadfile
+
+$(ZOO)/.made: pyproject.toml
+	$(PYTHON) -m venv $(ZOO)
+	$(ZOO)/bin/pip install --quiet 'torch==2.14.1' 'torchvision==0.29.1' timm transformers x-transformers
+	$(ZOO)/bin/pip install --quiet --no-deps 'torchscale==0.3.0'
+	$(ZOO)/bin/pip install --quiet --editable '.[report]' 'pytest>=8' einops fairscale scipy
+	@touch $@
+
+test-zoo: $(ZOO)/.made ## the structure reader on the models of timm, torchvision and torchscale too; a second environment
+	OMP_NUM_THREADS=1 $(ZOO)/bin/python -m pytest tests/contract/test_structure_models.py
 
 lint: $(VENV)/.made ## ruff, mypy, import contracts
 	$(BIN)/ruff check .
@@ -37,5 +49,5 @@ format: $(VENV)/.made ## rewrite the sources in the project's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-clean: ## remove the environment and caches
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist
+clean: ## remove the environments and caches
+	rm -rf $(VENV) $(ZOO) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist

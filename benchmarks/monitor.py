@@ -1,95 +1,167 @@
 """What the monitor costs: the same training step with and without it, in turn, on one thread.
 
-    OMP_NUM_THREADS=1 python benchmarks/monitor.py [--rounds 30] [--blocks 64] [--width 256] [--optimizer sgd]
+    OMP_NUM_THREADS=1 python benchmarks/monitor.py [--rounds 30] [--model mlp|gpt2|deepnorm ...] [--optimizer sgd]
 
-Times are the process's own processor time, so that other work on the machine shows in the caches only. "gradients
-only" samples no step: what is left is the norm of every gradient on every step.
+- `mlp`: 64-block pre-norm MLP, width 256, batch 128
+- `gpt2`: GPT-2 of transformers, 6 layers, width 256, 8 x 128 tokens, random
+- `deepnorm`: 1,000-layer DeepNorm MLP, width 64, batch 32
+
+Each step is repeated in turn with the others in an order of its own in every round; times are the process's own processor
+time, so that other work on the machine shows in the caches only. "gradients only" samples no step: what is left is the
+norm of every gradient on every step. The structure is read in a warm-up round. Memory is what Python's and PyTorch's
+allocators hold at most beyond the bare step, by the kernel's high-water mark, beside the parameters' size, with each
+measured in a process of its own. Beside it, where they are installed: transformers' DebugUnderflowOverflow and wandb.watch.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import random
+import resource
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
+import warnings
 from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from kilolayer.monitor import Monitor
 from kilolayer.nn import build_deep_mlp
 
-BATCH, IN_FEATURES, NUM_CLASSES = 128, 784, 10
 LR = 1e-5
 NEVER = 10**9
 OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}
+WAYS: dict[str, dict[str, object] | None] = {
+    "bare": None,
+    "core, unsampled": {"every": NEVER, "stats": "core"},
+    "core, sampled": {"every": 1, "stats": "core"},
+    "full, unsampled": {"every": NEVER, "stats": "full"},
+    "full, sampled": {"every": 1, "stats": "full"},
+}
+OTHERS = ("DebugUnderflowOverflow", "wandb.watch")
+Loss = Callable[[nn.Module], torch.Tensor]
 
 
-def training_step(
-    num_blocks: int, width: int, optimizer: str, *, every: int | None = None, stats: str = "core"
-) -> Callable[[], None]:
-    """One step of a deep pre-norm MLP, monitored or not."""
-    generator = torch.Generator().manual_seed(0)
-    model = build_deep_mlp(
-        in_features=IN_FEATURES,
-        num_classes=NUM_CLASSES,
-        width=width,
-        num_blocks=num_blocks,
-        scheme="pre-ln",
-        generator=generator,
-    )
+def build(name: str) -> tuple[nn.Module, Loss]:
+    """A model, and its loss on one batch."""
+    torch.manual_seed(0)
+    if name == "gpt2":
+        from transformers import GPT2Config, GPT2LMHeadModel
+
+        tokens = torch.randint(0, 5000, (8, 128))
+        config = GPT2Config(n_layer=6, n_embd=256, n_head=4, vocab_size=5000, use_cache=False)
+        return GPT2LMHeadModel(config), lambda model: model(input_ids=tokens, labels=tokens).loss
+    blocks, width, batch, scheme = {"mlp": (64, 256, 128, "pre-ln"), "deepnorm": (1000, 64, 32, "deepnorm")}[name]
+    model = build_deep_mlp(in_features=784, num_classes=10, width=width, num_blocks=blocks, scheme=scheme)
+    x, y = torch.randn(batch, 784), torch.arange(batch) % 10
+    return model, lambda model: F.cross_entropy(model(x), y)
+
+
+def training_step(name: str, way: str, optimizer: str) -> tuple[Callable[[], None], nn.Module]:
+    """One step of a model, watched in one way."""
+    model, loss_of = build(name)
     steps = OPTIMIZERS[optimizer](model.parameters(), lr=LR)  # type: ignore[call-arg]
-    x, y = torch.randn(BATCH, IN_FEATURES, generator=generator), torch.arange(BATCH) % NUM_CLASSES
-    monitor = None if every is None else Monitor(model, steps, every=every, stats=stats).start()
+    monitor = None
+    if way == "DebugUnderflowOverflow":
+        from transformers.debug_utils import DebugUnderflowOverflow
+
+        DebugUnderflowOverflow(model)
+    elif way == "wandb.watch":
+        import wandb
+
+        run = wandb.init(mode="offline", dir=tempfile.mkdtemp(), settings=wandb.Settings(silent=True))
+        run.watch(model, log="all", log_freq=1)
+    elif WAYS[way] is not None:
+        monitor = Monitor(model, steps, **WAYS[way]).start()  # type: ignore[arg-type]
 
     def step() -> None:
         steps.zero_grad()
-        loss = F.cross_entropy(model(x), y)
+        loss = loss_of(model)
         loss.backward()
         value = loss.item()
         if monitor is not None:
             monitor.log(loss=value)
+        elif way == "wandb.watch":
+            run.log({"loss": value})
         steps.step()
 
-    return step
+    return step, model
+
+
+def measure_memory(name: str, way: str, optimizer: str) -> None:
+    """Print the high-water mark in MiB after three steps, and the parameters' size."""
+    step, model = training_step(name, way, optimizer)
+    for _ in range(3):
+        step()
+    size = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, size / 2**20)
+
+
+def measured_memory(name: str, way: str, optimizer: str) -> tuple[float, float]:
+    """What :func:`measure_memory` prints in a process of its own."""
+    command = [sys.executable, __file__, "--model", name, "--optimizer", optimizer, "--memory", way]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=dict(os.environ))
+    peak, size = done.stdout.split()[-2:]
+    return float(peak), float(size)
+
+
+def compare(name: str, optimizer: str, rounds: int) -> None:
+    """Print the table of one model."""
+    works = {}
+    for way in (*WAYS, *OTHERS):
+        try:
+            works[way] = training_step(name, way, optimizer)[0]
+        except ImportError:
+            print(f"  {way}: not installed")
+    seconds: dict[str, list[float]] = {way: [] for way in works}
+    order = list(works)
+    for number in range(-2, rounds):
+        random.Random(number).shuffle(order)
+        for way in order:
+            started = time.process_time()
+            works[way]()
+            if number >= 0:
+                seconds[way].append(time.process_time() - started)
+    medians = {}
+    for way, times in seconds.items():
+        ratios = [a / b for a, b in zip(times, seconds["bare"], strict=True)]
+        low, medians[way], high = statistics.quantiles(ratios, n=4)
+        least = min(times) / min(seconds["bare"])
+        print(f"  {way:<24} {medians[way]:.3f} ({low:.3f}-{high:.3f})   least {least:.3f}")
+    for stats in ("core", "full"):
+        tenth = (9 * medians[f"{stats}, unsampled"] + medians[f"{stats}, sampled"]) / 10
+        print(f"  {stats + ', every 10th':<24} {tenth:.3f} (from the medians above)")
+    bare, size = measured_memory(name, "bare", optimizer)
+    for way in list(WAYS)[1:]:
+        peak, _ = measured_memory(name, way, optimizer)
+        print(f"  memory, {way:<16} {peak - bare:+.0f} MiB of {bare:.0f}; the parameters are {size:.0f} MiB")
 
 
 def main() -> None:
-    """Print the table."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--blocks", type=int, default=64)
-    parser.add_argument("--width", type=int, default=256)
+    parser.add_argument("--model", nargs="+", choices=("mlp", "gpt2", "deepnorm"), default=["mlp", "gpt2", "deepnorm"])
     parser.add_argument("--optimizer", choices=OPTIMIZERS, default="sgd")
+    parser.add_argument("--memory", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    size = (arguments.blocks, arguments.width, arguments.optimizer)
-    works = {
-        "bare": training_step(*size),
-        "gradients only": training_step(*size, every=NEVER),
-        "core, every step": training_step(*size, every=1),
-        "full, every step": training_step(*size, every=1, stats="full"),
-    }
-    seconds: dict[str, list[float]] = {name: [] for name in works}
-    order = list(works)
-    for number in range(-2, arguments.rounds):
-        random.Random(number).shuffle(order)
-        for name in order:
-            started = time.process_time()
-            works[name]()
-            if number >= 0:
-                seconds[name].append(time.process_time() - started)
-    print(f"torch {torch.__version__}, 1 thread, {arguments.rounds} rounds, {arguments.optimizer}")
-    print(f"{arguments.blocks} blocks, width {arguments.width}, batch {BATCH}; median (quartiles) of / bare step\n")
-    medians = {}
-    for name, times in seconds.items():
-        ratios = [a / b for a, b in zip(times, seconds["bare"], strict=True)]
-        low, medians[name], high = statistics.quantiles(ratios, n=4)
-        print(f"{name:<20} {medians[name]:.3f} ({low:.3f}-{high:.3f})")
-    for stats in ("core", "full"):
-        tenth = medians["gradients only"] + (medians[f"{stats}, every step"] - medians["gradients only"]) / 10
-        print(f"{stats + ', every 10th':<20} {tenth:.3f} (from the medians above)")
+    warnings.simplefilter("ignore")
+    if arguments.memory:
+        measure_memory(arguments.model[0], arguments.memory, arguments.optimizer)
+        return
+    load = os.getloadavg()[0]
+    print(f"torch {torch.__version__}, 1 thread, {arguments.rounds} rounds, {arguments.optimizer}, load {load:.1f}")
+    print("processor time / that of the bare step; median (quartiles)")
+    for name in arguments.model:
+        print(f"\n{name}")
+        compare(name, arguments.optimizer, arguments.rounds)
 
 
 if __name__ == "__main__":
