@@ -38,10 +38,12 @@ class Ending:
     Attributes:
         parameters: everything the output is proportional to: last matrices and what is added behind them.
         carrier: the innermost module that returns the output, or ``None`` where the code of the sum makes it itself.
+        uses: how often the branch uses each of the parameters at its end.
     """
 
     parameters: tuple[str, ...]
     carrier: str | None
+    uses: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from kilolayer.convert.branches import Ending
 from kilolayer.convert.parameter_names import Names
+from kilolayer.structure.graph import Graph
 from kilolayer.structure.signal import Signal
 from kilolayer.structure.sites import SiteFinder
 from kilolayer.structure.sums import ResidualSum
@@ -17,9 +19,9 @@ def find_ending(finder: SiteFinder, one: ResidualSum, names: Names) -> Ending | 
     problem = walk.run()
     if problem is not None:
         return problem
-    if outsiders := _other_uses(finder, walk, names):
-        return f"{walk.parameters[0]} is also used in {outsiders}, which a factor on it would change"
-    return Ending(tuple(walk.parameters), _carrier(finder, one, walk))
+    return Ending(
+        tuple(walk.parameters), _carrier(finder, one, walk), tuple(walk.uses[name] for name in walk.parameters)
+    )
 
 
 class _Walk:
@@ -32,6 +34,7 @@ class _Walk:
         self.behind: set[int] = set()
         self.matrices: set[int] = set()
         self.parameters: list[str] = []
+        self.uses: Counter[str] = Counter()
 
     def run(self) -> str | None:
         """Walk; what stands in the way, if anything does."""
@@ -71,6 +74,7 @@ class _Walk:
     def _take(self, index: int) -> bool:
         names = list(self._parameters_of(index))
         self.parameters += [name for name in names if name not in self.parameters]
+        self.uses.update(names)
         return bool(names)
 
     def _parameters_of(self, index: int) -> Iterator[str]:
@@ -81,18 +85,14 @@ class _Walk:
             yield from self._names_of(source)
 
 
-def _other_uses(finder: SiteFinder, walk: _Walk, names: Names) -> str | None:
-    """The module of a further use of the parameters; their use in other runs of the same module is none."""
-    graph = finder.graph
-    own = {graph.calls[graph.nodes[index].call].path for index in walk.matrices | walk.behind}
-    wanted = set(walk.parameters)
-    for node in graph.nodes:
-        if node.kind != "data" or graph.calls[node.call].path in own:
-            continue
-        for source in node.inputs:
-            if wanted.intersection(names(source)):
-                return graph.calls[node.call].path or "the model itself"
-    return None
+def count_uses(graph: Graph, names: Names) -> Counter[str]:
+    """How often each parameter meets the signal."""
+    return Counter(
+        name
+        for node in graph.nodes
+        if node.kind == "data"
+        for name in {name for source in node.inputs for name in names(source)}
+    )
 
 
 def _carrier(finder: SiteFinder, one: ResidualSum, walk: _Walk) -> str | None:

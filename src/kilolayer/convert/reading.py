@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
-from kilolayer.convert.branches import FoundBranch, Network, Refusal
-from kilolayer.convert.endings import Ending, find_ending
+from kilolayer.convert.branches import Ending, FoundBranch, Network, Refusal
+from kilolayer.convert.endings import count_uses, find_ending
 from kilolayer.convert.matrices import find_matrices
 from kilolayer.convert.parameter_names import Names, name_parameters
 from kilolayer.schemes import Depth, Stack
@@ -65,7 +67,25 @@ def read_network(model: nn.Module, inputs: Any) -> Network:
         )
     places = _places(reading.chains, stacks, depth)
     found = tuple(_found_branch(reading, index, places[index]) for index in range(len(reading.branches)))
+    found = tuple(_without_other_uses(reading, found))
     return Network(depth, found, dict(zip(stacks, reading.final_norms, strict=True)))
+
+
+def _without_other_uses(reading: _Reading, found: Sequence[FoundBranch]) -> Iterator[FoundBranch]:
+    """The branches, but that nothing is folded into a parameter that is used anywhere else than at their ends."""
+    total = count_uses(reading.graph, reading.names)
+    here: Counter[str] = Counter()
+    for branch in found:
+        if branch.ending is not None:
+            here.update(dict(zip(branch.ending.parameters, branch.ending.uses, strict=True)))
+    for branch in found:
+        names = () if branch.ending is None else branch.ending.parameters
+        elsewhere = next((name for name in names if total[name] != here[name]), None)
+        if elsewhere is None:
+            yield branch
+        else:
+            problem = f"{elsewhere} is used elsewhere too, which a factor on it would change"
+            yield dataclasses.replace(branch, ending=None, ending_problem=problem)
 
 
 def _read(model: nn.Module, inputs: Any) -> _Reading:

@@ -1,0 +1,215 @@
+"""Applying a plan: outputs kept in every dtype, the model otherwise as found, and put back when anything fails."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from kilolayer import nn as kn
+from kilolayer.convert import Refusal, apply_conversion, plan_conversion
+from kilolayer.convert.verify import largest_difference, run_once
+
+X = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0))
+
+
+def encoder(layers=2, **options):
+    torch.manual_seed(0)
+    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, **options), layers)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return model
+
+
+def state_of(model):
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def same(one, other):
+    return set(one) == set(other) and all(torch.equal(value, other[name]) for name, value in one.items())
+
+
+@pytest.mark.parametrize(
+    ("dtype", "within"), [(torch.float32, 1e-5), (torch.float64, 1e-12), (torch.bfloat16, 0.15), (torch.float16, 0.02)]
+)
+def test_outputs_stay_in_the_models_own_dtype(dtype, within):
+    model, x = encoder().to(dtype), X.to(dtype)
+    before = run_once(model, x)
+    done = apply_conversion(model, plan_conversion(model, "deepnorm"))
+    assert done.tolerance == within
+    assert done.max_difference <= within
+    assert largest_difference([before], [run_once(model, x)]) <= within
+    assert {parameter.dtype for parameter in model.parameters()} == {dtype}
+
+
+@pytest.mark.parametrize("scheme", ["deepnorm", "post-ln"])
+def test_kilolayers_own_models_can_be_built_again(scheme):
+    other = "post-ln" if scheme == "deepnorm" else "deepnorm"
+    config = kn.TransformerConfig(
+        vocab_size=20,
+        width=16,
+        num_heads=4,
+        num_kv_heads=2,
+        decoder_layers=3,
+        activation="swiglu",
+        norm="rms",
+        scheme=other,
+    )
+    model, tokens = kn.CausalLM(config), (torch.arange(7)[None],)
+    before = run_once(model, tokens)
+    apply_conversion(model, plan_conversion(model, scheme))
+    assert model.config.scheme == scheme
+    again = kn.CausalLM(model.config)
+    again.load_state_dict(model.state_dict())
+    assert largest_difference([run_once(model, tokens)], [run_once(again, tokens)]) == 0
+    assert largest_difference([before], [run_once(model, tokens)]) <= 1e-5
+
+
+def test_torchs_weights_come_through_kilolayer_to_the_bit():
+    model = encoder()
+    ours = kn.TransformerEncoder(kn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2)
+    ours.load_state_dict(model.state_dict())
+    back = encoder()
+    back.load_state_dict(ours.state_dict())
+    assert same(back.state_dict(), model.state_dict())
+
+
+def test_what_torch_saved_becomes_ours_with_a_skip_scale_of_its_own():
+    model = encoder()
+    ours = kn.TransformerEncoder(kn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2)
+    ours.load_state_dict(model.state_dict())
+    apply_conversion(ours, plan_conversion(ours, "deepnorm"))
+    assert ours.layers[0].scales[0].skip_scale == 4**0.25
+    assert ours.depth_guard.num_layers.tolist() == [2, 0]
+    assert largest_difference([run_once(model, X)], [run_once(ours, X)]) <= 1e-5
+    with pytest.raises(ValueError, match="does not say which depth its skip scales come from"):
+        ours.load_state_dict(model.state_dict(), strict=False)
+
+
+def test_a_stack_inside_another_model():
+    class Classifier(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding, self.encoder, self.head = nn.Embedding(9, 8), encoder(), nn.Linear(8, 2)
+
+        def forward(self, tokens):
+            return {"logits": self.head(self.encoder(self.embedding(tokens)).mean(dim=1))}
+
+    model, tokens = Classifier(), (torch.arange(9)[None],)
+    before = run_once(model, tokens)
+    done = apply_conversion(model, plan_conversion(model, "deepnorm", inputs=tokens))
+    assert done.names == {name: name for name, _ in model.named_parameters()}
+    assert largest_difference([before], [run_once(model, tokens)]) <= 1e-5
+
+
+def test_the_model_is_otherwise_left_as_found():
+    model = encoder().train()
+    model.layers[0].eval()
+    model.layers[1].linear1.weight.requires_grad_(False)
+    parameters = dict(model.named_parameters())
+    random_state = torch.get_rng_state()
+    apply_conversion(model, plan_conversion(model, "deepnorm"))
+    assert torch.equal(torch.get_rng_state(), random_state)
+    assert model.training
+    assert not model.layers[0].training
+    assert not model.layers[1].linear1.weight.requires_grad
+    assert all(parameter is parameters[name] for name, parameter in model.named_parameters())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("kind", ["torch", "own"])
+@pytest.mark.parametrize("failure", ["outputs", "error"])
+def test_a_failure_puts_the_model_back_to_the_bit(monkeypatch, kind, failure):
+    if kind == "torch":
+        model = encoder()
+    else:
+        model = kn.TransformerEncoder(kn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2)
+    before, state, classes = run_once(model, X), state_of(model), [type(module) for module in model.modules()]
+    plan = plan_conversion(model, "deepnorm")
+
+    from kilolayer.convert import apply as room
+
+    change = room.change_in_place
+
+    def spoil(model, plan):
+        change(model, plan)
+        if failure == "error":
+            raise RuntimeError("out of memory")
+        with torch.no_grad():
+            model.layers[0].linear2.weight.mul_(1.01)
+
+    monkeypatch.setattr(room, "change_in_place", spoil)
+    expected = (RuntimeError, "out of memory") if failure == "error" else (Refusal, "it was put back")
+    with pytest.raises(expected[0], match=expected[1]):
+        apply_conversion(model, plan)
+    assert same(model.state_dict(), state)
+    assert [type(module) for module in model.modules()] == classes
+    assert largest_difference([before], [run_once(model, X)]) == 0
+
+
+def test_a_plan_is_applied_once():
+    model = encoder()
+    plan = plan_conversion(model, "deepnorm")
+    apply_conversion(model, plan)
+    state = state_of(model)
+    with pytest.raises(Refusal, match="it was put back"):
+        apply_conversion(model, plan)
+    assert same(model.state_dict(), state)
+
+
+def test_a_plan_for_another_model():
+    plan = plan_conversion(encoder(3), "deepnorm")
+    with pytest.raises(ValueError, match=r"it lacks layers\.2\.linear1\.bias; plan this model anew"):
+        apply_conversion(encoder(2), plan)
+    with pytest.raises(ValueError, match="this is a Sequential|it lacks"):
+        apply_conversion(nn.Sequential(nn.Linear(2, 2)), plan)
+    with pytest.raises(TypeError, match="plan must be a ConversionPlan, got str"):
+        apply_conversion(encoder(2), "deepnorm")
+
+
+def train(model, optimizer, steps):
+    for _ in range(steps):
+        optimizer.zero_grad()
+        (model(X) * torch.linspace(0, 1, 8)).sum().backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize(
+    "build",
+    [lambda p: torch.optim.SGD(p, lr=1e-3, momentum=0.9), lambda p: torch.optim.AdamW(p, lr=1e-3, amsgrad=True)],
+)
+def test_what_an_optimizer_remembers_follows_the_scale(build):
+    model = encoder().eval()
+    optimizer = build(model.parameters())
+    train(model, optimizer, 3)
+    before = copy.deepcopy(optimizer.state_dict()["state"])
+    apply_conversion(model, plan_conversion(model, "deepnorm"), optimizer=optimizer)
+    weights = [parameter for name, parameter in model.named_parameters() if name.endswith("linear2.weight")]
+    order = {id(one): index for index, one in enumerate(optimizer.param_groups[0]["params"])}
+    powers = {"momentum_buffer": 1, "exp_avg": 1, "exp_avg_sq": 2, "max_exp_avg_sq": 2}
+    for weight in weights:
+        for name, value in before[order[id(weight)]].items():
+            if name in powers:
+                torch.testing.assert_close(optimizer.state[weight][name], value / 4 ** (0.25 * powers[name]))
+    untouched = model.layers[0].linear1.weight
+    for name, value in before[order[id(untouched)]].items():
+        assert torch.equal(torch.as_tensor(optimizer.state[untouched][name]), torch.as_tensor(value))
+    train(model, optimizer, 1)
+
+
+def test_the_gradient_is_as_the_rescaled_state_says():
+    model = encoder().eval()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0, momentum=0.9)
+    train(model, optimizer, 1)
+    apply_conversion(model, plan_conversion(model, "deepnorm"), optimizer=optimizer)
+    model.zero_grad()
+    (model(X) * torch.linspace(0, 1, 8)).sum().backward()
+    weight = model.layers[1].linear2.weight
+    torch.testing.assert_close(optimizer.state[weight]["momentum_buffer"], weight.grad, rtol=1e-3, atol=1e-5)
+
+
+def test_an_optimizer_of_another_model_is_refused():
+    other = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)
+    with pytest.raises(ValueError, match="trains none of this model's parameters"):
+        apply_conversion(encoder(), plan_conversion(encoder(), "deepnorm"), optimizer=other)
