@@ -20,7 +20,8 @@ MAX_LISTED = 8
 def flatten(facts: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     """Nested facts as ``outer.inner -> text``, at most :data:`MAX_FACTS` of them.
 
-    A list of mappings counts its members from 1, where it has several: ``param_groups.2.lr``.
+    A list of mappings counts its members from 1, where it has several: ``param_groups.2.lr``. Of a long one, and of
+    a mapping that holds mappings, only the number of entries is told.
 
     Example:
         >>> flatten({"param_groups": [{"lr": 0.05, "nesterov": False}]})
@@ -42,12 +43,14 @@ def flatten(facts: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 
 
 def _is_table(value: Any) -> bool:
-    return isinstance(value, (list, tuple, Mapping)) and len(value) > MAX_LISTED and _holds_mappings(value)
+    """Whether a fact is no setting but what was measured, to be counted instead of read out."""
+    if isinstance(value, Mapping):
+        return any(isinstance(one, Mapping) for one in value.values())
+    return isinstance(value, (list, tuple)) and len(value) > MAX_LISTED and _holds_mappings(value)
 
 
-def _holds_mappings(value: Any) -> bool:
-    members = value.values() if isinstance(value, Mapping) else value
-    return all(isinstance(one, Mapping) for one in members)
+def _holds_mappings(values: Sequence[Any]) -> bool:
+    return all(isinstance(one, Mapping) for one in values)
 
 
 def _inner(value: Any) -> Mapping[str, Any]:

@@ -119,6 +119,9 @@ class RunView:
         evidence = Evidence(self.recording)
         if evidence.nonfinite_step is not None:
             return f"the loss is not finite at step {evidence.nonfinite_step}"
+        bad_step = _first_nonfinite_step(self.recording)
+        if bad_step is not None:
+            return f"values along the depth are not finite from step {bad_step} on"
         if evidence.trains is False:
             return f"the loss went from {evidence.initial_loss:.3g} to {evidence.final_loss:.3g} only"
         if self.not_evaluated:
@@ -138,3 +141,16 @@ class RunView:
             if (prediction.role, prediction.stat) == (role, stat):
                 return prediction
         return None
+
+
+def _first_nonfinite_step(recording: Recording) -> int | None:
+    """The first step at which a signal, a gradient or an update was recorded as NaN or infinite."""
+    found = []
+    for role, stat in (("activation", "rms"), ("param_grad", "l2_norm"), ("update", "update_ratio")):
+        names = recording.site_names(role, stat)
+        steps, values = recording.matrix(role, stat, names)
+        bad = ~np.isfinite(values)
+        if bad.any():
+            bad &= recording.recorded(role, stat, names)
+            found += steps[bad.any(axis=1)][:1].tolist()
+    return min(found, default=None)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from report_runs import empty, exploding, finding, healthy
+from report_runs import empty, exploding, finding, healthy, recording
 
 from kilolayer.report import Prediction, RunView
 
@@ -55,3 +55,16 @@ def test_predictions_are_found_by_role_and_stat():
     assert run.prediction("activation", "rms") is run.predictions[0]
     assert run.prediction("activation", "std") is None
     assert exploding().prediction("activation", "rms") is None
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_values_that_are_not_finite_leave_a_doubt_however_the_loss_went(bad):
+    made = recording(lambda block, step: bad if step >= 3 and block == 5 else 1.0, loss=lambda step: 2.3 / (1 + step))
+    run = RunView("run", made)
+    assert run.doubt == "values along the depth are not finite from step 3 on"
+    assert not run.looks_healthy
+
+
+def test_rows_that_are_missing_leave_no_doubt():
+    made = recording(lambda block, step: None if step == 2 else 1.0, loss=lambda step: 2.3 / (1 + step))
+    assert RunView("run", made).looks_healthy
