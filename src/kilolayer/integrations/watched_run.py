@@ -79,10 +79,12 @@ class WatchedRun:
             print(summary_line(recording, self.monitor.writer.folder), file=sys.stderr)
 
 
-def summary_line(recording: Recording, folder: Path | None) -> str:
+def summary_line(recording: Recording, folder: str | Path | None) -> str:
     """What was recorded, and where."""
     where = "" if folder is None else f" in {folder}"
-    return f"kilolayer: recorded {len(recording.steps())} steps of {len(recording.sites)} sites{where}"
+    num_steps = len(recording.steps())
+    steps = "1 step" if num_steps == 1 else f"{num_steps} steps"
+    return f"kilolayer: recorded {steps} of {len(recording.sites)} sites{where}"
 
 
 def free_folder(out: str | Path | None, step: int) -> Path | None:

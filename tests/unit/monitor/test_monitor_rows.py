@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from kilolayer.monitor import rows
-from kilolayer.monitor.rows import RowQueue
+from kilolayer.monitor.rows import HeldRows, RowQueue
 from kilolayer.recording import RecordingWriter
 
 
@@ -65,3 +65,36 @@ def test_non_finite_values_pass(size):
     queue, (a, *_) = queue_and_codes()
     queue.put_each(0, {a: size})
     assert not np.isfinite(found(queue)[0][2])
+
+
+def test_listeners_hear_the_step_listened_to_and_no_other():
+    queue, _ = queue_and_codes()
+    queue.code("a", "activation", "rms")
+    code = queue.code("b", "activation", "rms")
+    heard = []
+    queue.subscribe(lambda step, rows: heard.append((step, dict(rows))))
+    queue.tell()
+    assert heard == []
+    queue.listen(4)
+    queue.put_each(4, {code: 2.0})
+    queue.put_each(3, {code: 9.0})
+    queue.put(4, np.array([queue.code("a", "activation", "rms")]), torch.tensor([3.0]))
+    queue.flush()
+    queue.tell()
+    assert heard == [(4, {("b", "activation", "rms"): 2.0, ("a", "activation", "rms"): 3.0})]
+    queue.listen(None)
+    queue.put_each(5, {code: 1.0})
+    queue.tell()
+    assert len(heard) == 1
+
+
+def test_held_rows_are_dropped_or_released():
+    queue, codes = queue_and_codes()
+    held = HeldRows(queue)
+    assert held.code("a", "activation", "rms") == codes[0]
+    held.put(0, np.array(codes[:1]), np.array([1.0]))
+    held.drop()
+    held.put(0, np.array(codes[1:2]), np.array([2.0]))
+    held.release()
+    held.release()
+    assert found(queue) == [(0, "b", 2.0)]
