@@ -38,7 +38,8 @@ class Alarm:
     since: int | None
 
     def __str__(self) -> str:
-        text = f"step {self.step}: {self.what} {self.value:.4g}, beyond mean + {NUM_SDS:g} sd = {self.limit:.4g}"
+        beyond = f", beyond mean + {NUM_SDS:g} sd = {self.limit:.4g}" if math.isfinite(self.value) else ""
+        text = f"step {self.step}: {self.what} {self.value:.4g}{beyond}"
         if self.first_site is None:
             return f"{text}; no weight matrix stands out"
         return f"{text}; the gradient of {self.first_site} rose first (step {self.since})"
@@ -71,8 +72,7 @@ class SpikeWatch:
         found = np.array([loss, total])
         limits = self._limits()
         self._rows = np.concatenate((self._rows, [[step, total, *norms]]))[-KEPT:]
-        with np.errstate(invalid="ignore"):
-            is_out = found > limits
+        is_out = ~np.isfinite(found) | (found > limits)
         counted = np.where(is_out, limits, found)
         if np.isfinite(counted).all():
             self._usual = np.concatenate((self._usual, counted[None]))[-WINDOW:]

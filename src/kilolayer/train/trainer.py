@@ -31,6 +31,9 @@ from kilolayer.train.stopping import StopFlag
 MOST_SKIPS = 8
 """Steps skipped in a row, after which it is the level that has changed and not a batch that is bad."""
 
+SKIPPED_BEHIND = 16
+"""Batches behind a spike that a return to a checkpoint passes over too: bad data come in runs."""
+
 MOST_RETURNS = 3
 """Returns to one checkpoint, after which other data will not help."""
 
@@ -164,12 +167,12 @@ class Trainer:
         before = self.state
         checkpoint = load_checkpoint(complete_checkpoints(self.root)[-1], self.recipe)
         step = int(checkpoint.state["step"])
-        self._note("returned", alarm, to=step)
         if before.returns.count(step) >= MOST_RETURNS:
             self.verdict = f"{alarm}; {MOST_RETURNS} returns to step {step} with other data did not help"
             return "unstable"
+        self._note("returned", alarm, to=step)
         self._load(checkpoint)
-        self.state.data_offset = before.data_offset + before.step - step + 1
+        self.state.data_offset = before.data_offset + before.step - step + 1 + SKIPPED_BEHIND
         self.state.returns = [*before.returns, step]
         self._watch_from_here()
         return None

@@ -74,7 +74,7 @@ def test_the_range_is_that_of_the_last_128_steps():
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_gradients_that_are_not_finite_do_not_spoil_the_window(value):
     watch = watched(60)
-    look(watch, 60, norms=[1.0, value, 1.0])
+    assert "gradient norm" in str(look(watch, 60, norms=[1.0, value, 1.0]))
     assert watch.trace(60).first_site == "second"
     assert look(watch, 61) is None
     assert look(watch, 62, loss=9.0) is not None
