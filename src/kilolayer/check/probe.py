@@ -78,7 +78,7 @@ class Probe(Recorder):
         self.unregistered: list[Tensor] = []
         self._batch_ids = {id(tensor) for tensor in tensors_in(batch)}
         super().__init__(model, batch, before_write=before_write)
-        self._stats: dict[int, Stats] = {}
+        self._stats: dict[int, Stats] = self._describe_inputs(tensors_in(batch))
         self._sequence: dict[int, tuple[int, int]] = {}
         self._path_of_sequence: dict[int, tuple[str, str]] = {}
         self._last_sequence = -1
@@ -89,6 +89,15 @@ class Probe(Recorder):
         self._losses: list[LossInput] = []
         self._attentions: list[dict[str, Any]] = []
         self._first_after_model = 0
+
+    def _describe_inputs(self, tensors: list[Tensor]) -> dict[int, Stats]:
+        values = [value for value, entry in enumerate(self.record.values) if entry.source == "input"]
+        with torch.no_grad():
+            return {
+                value: describe(tensor, "input", unit_dim=-1)
+                for value, tensor in zip(values, tensors, strict=True)
+                if statistics.is_readable(tensor)
+            }
 
     # ------------------------------------------------------------------ the pass
     def run_loss(self, compute: Callable[[], Tensor]) -> Pass:
@@ -151,18 +160,22 @@ class Probe(Recorder):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if not self._is_backward:
-            name = base_name(func)[1]
-            if name in LOSS_OPERATIONS:
-                self._look_at_loss(name, args)
-            elif name in ops.ATTENTION:
-                with _disable_current_modes(), torch.no_grad():
-                    path = self.record.calls[self._calls.current].path
-                    self._attentions.append({"path": path, **describe_attention(args, kwargs or {})})
-            return super().__torch_dispatch__(func, types, args, kwargs)
+            result = super().__torch_dispatch__(func, types, args, kwargs)
+            self._look_closer(base_name(func)[1], args, kwargs or {})
+            return result
         result = func(*args, **(kwargs or {}))
         if self._backward_fault is None:
             self._look_for_fault(func, args, result)
         return result
+
+    def _look_closer(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Operations whose result says less than what they were given."""
+        if name in LOSS_OPERATIONS:
+            self._look_at_loss(name, args)
+        elif name in ops.ATTENTION:
+            with _disable_current_modes(), torch.no_grad():
+                path = self.record.calls[self._calls.current].path
+                self._attentions.append({"path": path, **describe_attention(args, kwargs)})
 
     def _look_at_loss(self, name: str, args: tuple[Any, ...]) -> None:
         own, target = self._values.find(args[0]), self._values.find(args[1])

@@ -315,6 +315,9 @@ class Tables:
                 return True
         return False
 
+    def _is_constant_matrix(self, index: int) -> bool:
+        return self.nodes[index].kind == "constant" and len(self.nodes[index].shape) > 1
+
     def _before_stretch(self, index: int) -> Node:
         while self.nodes[index].op == "view" and self.nodes[index].arguments.get("view") == "expand":
             index = self.nodes[index].inputs[0]

@@ -57,7 +57,9 @@ def vit():
 
 def torch_transformer():
     layer = nn.TransformerEncoderLayer(WIDTH, 2, 64, batch_first=True)
-    model = nn.Sequential(nn.Embedding(VOCABULARY, WIDTH), nn.TransformerEncoder(layer, 3), nn.Linear(WIDTH, VOCABULARY))
+    model = nn.Sequential(
+        nn.Embedding(VOCABULARY, WIDTH), nn.TransformerEncoder(layer, 3), nn.Linear(WIDTH, VOCABULARY)
+    )
     tokens = token_batch()["input_ids"]
     return model, (tokens, tokens), lambda out, target: nn.functional.cross_entropy(out.flatten(0, 1), target.flatten())
 
