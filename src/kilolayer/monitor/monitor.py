@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import sys
-import time
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,16 +12,15 @@ from types import TracebackType
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from kilolayer.monitor.eager import EAGER_REGION, uses_flex_attention
 from kilolayer.monitor.facts import describe_setup, is_recording_process
 from kilolayer.monitor.first_pass import FirstPass, Inputs
 from kilolayer.monitor.guard import Guard
-from kilolayer.monitor.merging import Entry, Merge
-from kilolayer.monitor.passes import Pass
-from kilolayer.monitor.rows import Key, Listener, RowQueue
+from kilolayer.monitor.output import PassReading, StepOutput
+from kilolayer.monitor.rows import Listener
 from kilolayer.monitor.scalars import to_scalar
 from kilolayer.monitor.schedule import Schedule, resolve_schedule
 from kilolayer.monitor.sites import (
@@ -33,26 +31,15 @@ from kilolayer.monitor.sites import (
     known_sites,
     select_sites,
 )
-from kilolayer.monitor.statistics import Value
 from kilolayer.monitor.statistics import is_distributed as is_sharded
 from kilolayer.monitor.taps import TapSet
 from kilolayer.monitor.team import Team, find_team
 from kilolayer.monitor.unwrap import is_compiled, unwrap_model, unwrap_optimizers
 from kilolayer.monitor.updates import UpdateWatch
 from kilolayer.recording import Recording, RecordingWriter, Site
-from kilolayer.recording.schema import SCHEMA
 from kilolayer.structure import Structure
 from kilolayer.structure.names import clean_name
 from kilolayer.structure.read import read_call
-
-SAVE_INTERVAL_S = 30.0
-"""Time after which a sampled step writes what was gathered, so that a killed process loses little."""
-
-ALONE = (
-    "torch.distributed runs several processes, but not all of them watch this model with the same sites, statistics "
-    "and steps; the recording holds this process's share alone. Build the monitor in every process, with the same "
-    "arguments"
-)
 
 
 class Monitor:
@@ -135,18 +122,16 @@ class Monitor:
         self._is_full = stats == "full"
         self._scaler = scaler
         self._is_compiled = is_compiled(model)
-        self._is_first_process = is_recording_process()
         facts = describe_setup(self.model, self.optimizers)
         described = self._describe()
         # A selection that matches nothing is told before a folder is made.
         check_selection(self.model, described, sites)
-        self.writer = RecordingWriter(out if self._is_first_process else None)
+        is_first_process = is_recording_process()
+        self.writer = RecordingWriter(out if is_first_process else None)
         self.writer.facts = facts
         self._guard = Guard(lambda: self.step)
-        self._rows = RowQueue(self.writer)
+        self._output = StepOutput(self.writer, self._guard, is_first_process=is_first_process, sites=self._site_table)
         self._team: Team | None = None
-        self._merge: Merge | None = None
-        self._scalars: dict[str, float | Tensor] = {}
         self._handles: list[RemovableHandle] = []
         self._is_started = False
         self._first_step = 0
@@ -154,7 +139,6 @@ class Monitor:
         self._reading_error: Exception | None = None
         self._is_sampled = False
         self._was_seen = False
-        self._saved_at = time.monotonic()
         self._survey(described, {})
 
     # ------------------------------------------------------------------ life
@@ -175,7 +159,7 @@ class Monitor:
             self._team = find_team(next(self.model.parameters()).device)
             if self._team is not None:
                 self._team.register(self._signature())
-                self._merge = Merge(self._team, self._rows)
+                self._output.join(self._team)
         self._survey(self._described, {})
         for optimizer in self.optimizers:
             self._handles += [
@@ -217,14 +201,14 @@ class Monitor:
         """
         if self.recording is not None:
             raise RuntimeError("this monitor is closed; log inside the with block, before close()")
-        self._scalars |= {name: to_scalar(name, value) for name, value in scalars.items()}
+        self._output.log({name: to_scalar(name, value) for name, value in scalars.items()})
 
     def subscribe(self, listener: Listener) -> None:
         """Have ``listener(step, rows)`` called after each sampled step, ``rows[site, role, stat]`` being a number.
 
         Under ``torch.distributed`` that happens in the first process alone, with merged numbers.
         """
-        self._rows.subscribe(listener)
+        self._output.rows.subscribe(listener)
 
     def sites(self) -> tuple[Site, ...]:
         """The site table as far as it is known: calls of a module that runs several times count once it has run."""
@@ -238,8 +222,12 @@ class Monitor:
                     self._check_parameters()
                     self._watch.read_without_optimizer(step=self.step, is_sampled=self._is_sampled)
                 self._watch.end_step(self.step)
+        reading = None
+        if self._is_sampled and self._output.is_needed:
+            with self._guard("activations of this step"):
+                reading = self._reading()
         with self._guard("rows of this step"):
-            self._put_step()
+            self._output.put(self.step, reading, is_sampled=self._is_sampled)
         self.step += 1
         self._begin_step()
 
@@ -253,7 +241,7 @@ class Monitor:
     def _survey_tensors(self, described: list[Site], seen: dict[str, Site]) -> None:
         self._described = described
         self._taps = TapSet(
-            self.model, self._chosen(described), rows=self._rows, guard=self._guard, is_full=self._is_full
+            self.model, self._chosen(described), rows=self._output.rows, guard=self._guard, is_full=self._is_full
         )
         self._taps.keeps_sums = self._team is not None
         self._taps.seen.update(seen)
@@ -270,13 +258,13 @@ class Monitor:
         self._watch = UpdateWatch(
             [(clean_name(name), parameter) for name, parameter in self.model.named_parameters()],
             self.optimizers,
-            rows=self._rows,
+            rows=self._output.rows,
             is_full=self._is_full,
             num_processes=1 if self._team is None else self._team.size,
         )
         self._num_owned = self._watch.count_parameters()
-        if self._merge is not None:
-            self._merge.readers = self._watch.sharded
+        if self._output.merge is not None:
+            self._output.merge.readers = self._watch.sharded
 
     def _describe(self) -> list[Site]:
         """The site table as far as it is known without a forward pass."""
@@ -289,7 +277,7 @@ class Monitor:
 
         A pass may hold collectives, so that all processes read or none does.
         """
-        return not isinstance(self._selection, Structure) and (self._team is None or self._merge is not None)
+        return not isinstance(self._selection, Structure) and (self._team is None or self._output.merge is not None)
 
     def _read_structure(self, inputs: Inputs) -> None:
         """At the model's first call: find out what it is, and read there what its structure says.
@@ -330,7 +318,7 @@ class Monitor:
             if self._watch.count_parameters() != self._num_owned:
                 self._survey_again()
             self._is_sampled = self.is_sampled(self.step)
-        self._rows.listen(self.step if self._is_sampled else None)
+        self._output.rows.listen(self.step if self._is_sampled else None)
         if not self._is_sampled:
             self._end_sampling()
             return
@@ -338,10 +326,12 @@ class Monitor:
             EAGER_REGION.enter(self)
         else:
             EAGER_REGION.leave(self)
-        if self._measures():
-            self._taps.attach()
-            if self._first_pass is not None:
-                self._first_pass.attach()
+        if not self._output.is_needed:
+            self._detach()
+            return
+        self._taps.attach()
+        if self._first_pass is not None:
+            self._first_pass.attach()
 
     def _survey_again(self) -> None:
         self._detach()
@@ -369,9 +359,9 @@ class Monitor:
             self._check_parameters()
             if self._reads_parameters():
                 self._watch.before(optimizer, args, kwargs, step=self.step, is_sampled=self._is_sampled)
-        if self._measures():
-            for name, lr in self._watch.learning_rates(optimizer).items():
-                self._scalars.setdefault(name, to_scalar(name, lr))
+        if self._output.is_needed:
+            lrs = self._watch.learning_rates(optimizer)
+            self._output.log_if_new({name: to_scalar(name, lr) for name, lr in lrs.items()})
 
     def _after_update(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: dict[str, Any]) -> None:
         if _is_skipped(optimizer):
@@ -384,73 +374,25 @@ class Monitor:
         else:
             self._taps.keeper.mark(id(optimizer))
 
-    def _measures(self) -> bool:
-        """Whether this process reads anything at all."""
-        return self._is_first_process or self._merge is not None
-
     def _reads_parameters(self) -> bool:
         """Whether this process reads parameters: where all hold the same, the first one does for all."""
-        return self._merge is not None if self._watch.is_sharded else self._is_first_process
+        output = self._output
+        return output.merge is not None if self._watch.is_sharded else output.is_first_process
 
-    # ------------------------------------------------------------------ rows
-    def _put_step(self) -> None:
-        if self._merge is not None:
-            self._merge.log(self.step, self._take_scalars())
-            if not self._is_sampled and not self._merge.is_due():
-                return
-            if self._exchange(self._merge):
-                self._move_and_save()
-                return
-        if not self._is_first_process:
-            return
-        self._put_scalars()
-        if self._is_sampled:
-            self._put_pass()
-            self._move_and_save()
-
-    def _exchange(self, merge: Merge) -> bool:
-        """Merge with the other processes; where that cannot be, this one goes on alone."""
-        entries: dict[Key, Entry] = {}
-        if self._is_sampled:
-            with self._guard("activations of this step"):
-                entries = self._entries(merge.team)
-        try:
-            if merge.team.agrees():
-                merge.exchange(self.step, entries)
-                self.writer.facts["num_processes_merged"] = merge.team.size
-                return True
-            if self._is_first_process:
-                warnings.warn(ALONE, stacklevel=2)
-        except Exception as error:
-            self._guard.report("the other processes", error)
-        self._merge = None
-        if self._is_first_process:
-            merge.put_own()
-        return False
-
-    def _entries(self, team: Team) -> dict[Key, Entry]:
-        found = self._counting_pass()
-        # DDP and FSDP average gradients: the loss they descend is the mean of the processes' losses.
-        return {} if found is None else self._taps.entries(found, grad_factor=1 / (self._loss_scale() * team.size))
-
-    def _put_pass(self) -> None:
-        found = self._counting_pass()
-        if found is not None:
-            activations, gradients = self._taps.rows(found)
-            self._rows.put_each(self.step, activations)
-            self._rows.put_each(self.step, gradients, factor=1 / self._loss_scale())
-
-    def _counting_pass(self) -> Pass | None:
+    # ------------------------------------------------------------------ the pass
+    def _reading(self) -> PassReading | None:
+        """The pass that counts for the step in progress."""
         found = self._taps.keeper.counting()
         if found is None:
             # Compiled code calls no hooks; next time it is held back.
             self._is_compiled = self._is_compiled or "torch._dynamo" in sys.modules
             if not self._was_seen:
                 self._warn_unseen()
-        elif not self._was_seen:
+            return None
+        if not self._was_seen:
             self._was_seen = True
             self._settle_sites()
-        return found
+        return PassReading(self._taps, found, self._loss_scale())
 
     def _settle_sites(self) -> None:
         """A pass was read: what has no structure by now keeps the sites that its modules' classes tell."""
@@ -469,33 +411,12 @@ class Monitor:
         return float(scales[-1]) if scales else 1.0
 
     def _warn_unseen(self) -> None:
-        if self._is_first_process:
+        if self._output.is_first_process:
             warnings.warn(
                 f"step {self.step} ended, but {type(self.model).__name__} was not called with gradients enabled since "
                 "the monitor was started: is it the model that trains, or a copy of it?",
                 stacklevel=2,
             )
-
-    def _take_scalars(self) -> dict[str, Value]:
-        taken: dict[str, Value] = {
-            name: (value, 1.0) if isinstance(value, Tensor) else value for name, value in self._scalars.items()
-        }
-        self._scalars = {}
-        return taken
-
-    def _put_scalars(self) -> None:
-        scalars = self._take_scalars()
-        self._rows.put_each(self.step, {self._rows.code("run", "run", name): v for name, v in scalars.items()})
-
-    def _move_and_save(self) -> None:
-        self._rows.flush()
-        if self._is_sampled:
-            with self._guard("a listener's part"):
-                self._rows.tell()
-        if self.writer.folder is not None and time.monotonic() - self._saved_at > SAVE_INTERVAL_S:
-            self.writer.sites = self._site_table()
-            self.writer.flush()
-            self._saved_at = time.monotonic()
 
     def _site_table(self) -> list[Site]:
         return self._taps.ordered(self._described)
@@ -503,44 +424,15 @@ class Monitor:
     # ------------------------------------------------------------------ the end
     def _close(self, *, failed: bool) -> Recording:
         if self.recording is None:
-            with self._guard("rows of the last step"):
-                self._put_unfinished(failed=failed)
+            reading = None
+            if failed and self._is_sampled and self._taps.keeper.counting() is not None:
+                with self._guard("activations of the last step"):
+                    reading = self._reading()
             self._end_sampling()
             for handle in self._handles:
                 handle.remove()
-            with self._guard("rows that waited"):
-                self._rows.flush()
-            self.writer.sites = self._site_table()
-            if self._guard.missing:
-                self.writer.facts["missing"] = self._guard.missing
-            self.recording = self._finish()
+            self.recording = self._output.finish(self.step, reading, failed=failed)
         return self.recording
-
-    def _finish(self) -> Recording:
-        try:
-            return self.writer.close()
-        except Exception as error:  # a full disk, most often: the run itself is not lost for it
-            self._guard.report("the rest of the recording", error)
-        try:
-            saved = Recording.load(self.writer.folder or "")
-        except (OSError, ValueError):
-            saved = Recording(SCHEMA.empty_table())
-        return Recording(saved.rows, self.writer.sites, self.writer.facts | {"missing": self._guard.missing})
-
-    def _put_unfinished(self, *, failed: bool) -> None:
-        """What the step in progress left; after an exception its forward pass too, as this process saw it."""
-        merge, self._merge = self._merge, None
-        if self._is_first_process and failed and self._is_sampled and self._taps.keeper.counting() is not None:
-            self._put_pass()
-        if merge is None:
-            if self._is_first_process:
-                self._put_scalars()
-            return
-        merge.log(self.step, self._take_scalars())
-        if merge.has_met or (not failed and merge.team.agrees()):
-            merge.finish(failed=failed)
-        elif self._is_first_process:
-            merge.put_own()
 
     def _signature(self) -> str:
         """What must be the same in all processes: parameters, sites, statistics and steps."""
