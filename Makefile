@@ -26,7 +26,7 @@ $(ZOO)/.made: pyproject.toml
 	$(PYTHON) -m venv $(ZOO)
 	$(ZOO)/bin/pip install --quiet 'torch==2.14.1' 'torchvision==0.29.1' timm transformers x-transformers
 	$(ZOO)/bin/pip install --quiet --no-deps 'torchscale==0.3.0'
-	$(ZOO)/bin/pip install --quiet --editable '.[report]' 'pytest>=8' einops fairscale scipy
+	$(ZOO)/bin/pip install --quiet --editable '.[report]' 'pytest>=8' hypothesis einops fairscale scipy
 	@touch $@
 
 test-zoo: $(ZOO)/.made ## the structure reader on the models of timm, torchvision and torchscale too; a second environment

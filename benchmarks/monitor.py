@@ -6,11 +6,10 @@
 - `gpt2`: GPT-2 of transformers, 6 layers, width 256, 8 x 128 tokens, random
 - `deepnorm`: 1,000-layer DeepNorm MLP, width 64, batch 32
 
-Each step is repeated in turn with the others in an order of its own in every round; times are the process's own processor
-time, so that other work on the machine shows in the caches only. "gradients only" samples no step: what is left is the
-norm of every gradient on every step. The structure is read in a warm-up round. Memory is what Python's and PyTorch's
-allocators hold at most beyond the bare step, by the kernel's high-water mark, beside the parameters' size, with each
-measured in a process of its own. Beside it, where they are installed: transformers' DebugUnderflowOverflow and wandb.watch.
+The ways take turns in one process, in an order of its own in every round; times are the process's own processor time,
+so that other work on the machine shows in the caches only. The structure is read in a warm-up round. Memory is what a
+process of its own held at most in three steps, beyond that of the bare step. Beside it, where they are installed:
+transformers' DebugUnderflowOverflow and wandb.watch.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from __future__ import annotations
 import argparse
 import os
 import random
-import resource
 import statistics
 import subprocess
 import sys
@@ -29,6 +27,7 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
+from memory import peak_mib
 from torch import nn
 
 from kilolayer.monitor import Monitor
@@ -100,7 +99,7 @@ def measure_memory(name: str, way: str, optimizer: str) -> None:
     for _ in range(3):
         step()
     size = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, size / 2**20)
+    print(peak_mib(), size / 2**20)
 
 
 def measured_memory(name: str, way: str, optimizer: str) -> tuple[float, float]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from memory import peak_mib
 
 from kilolayer.recording import Recording, RecordingWriter, Site
 
@@ -68,12 +68,12 @@ def write(folder: Path, num_branches: int, num_steps: int, *, is_full: bool) -> 
 
 def read(folder: Path) -> None:
     """Load one statistic of all sites and steps, and print what that took."""
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = peak_mib()
     started = time.perf_counter(), time.process_time()
     recording = Recording.load(folder)
     steps, values = recording.matrix("activation", "rms", recording.stream())
     wall, processor = time.perf_counter() - started[0], time.process_time() - started[1]
-    extra = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    extra = peak_mib() - before
     assert values.shape[0] == len(steps)
     print(f"one statistic, {values.shape[1]:,} sites x {len(steps):,} steps: ", end="")
     print(f"{wall:.2f} s ({processor:.2f} s of processor time), {extra:.0f} MiB")
@@ -96,9 +96,8 @@ def main() -> None:
         num_rows = write(folder, arguments.branches, arguments.steps, is_full=arguments.full)
         seconds = time.process_time() - started
         sizes = [path.stat().st_size for path in folder.iterdir()]
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         print(f"{num_rows:,} rows in {len(sizes) - 1} parts: {sum(sizes) / num_rows:.2f} bytes a row, ", end="")
-        print(f"written with {1e9 * seconds / num_rows:.0f} ns a row, {peak:.0f} MiB at the most", flush=True)
+        print(f"written with {1e9 * seconds / num_rows:.0f} ns a row, {peak_mib():.0f} MiB at the most", flush=True)
         subprocess.run([sys.executable, __file__, "--read", str(folder)], check=True, env=dict(os.environ))
 
 
