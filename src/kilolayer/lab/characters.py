@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import platform
-import sysconfig
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,20 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kilolayer.train.standard_text import STANDARD_LIBRARY, read_standard_library, standard_library_name
 from kilolayer.train.text import read_text
-
-STANDARD_LIBRARY = "python-library"
-"""The name of the default text."""
-
-MODULES = (
-    *("_pydecimal", "_pyio", "argparse", "ast", "bdb", "calendar", "codecs", "configparser", "contextlib", "copy"),
-    *("csv", "dataclasses", "difflib", "dis", "doctest", "enum", "fileinput", "fractions", "ftplib", "functools"),
-    *("gettext", "heapq", "imaplib", "inspect", "ipaddress", "locale", "mailbox", "optparse", "pdb", "pickle"),
-    *("pickletools", "plistlib", "poplib", "pprint", "random", "selectors", "shutil", "smtplib", "socket", "ssl"),
-    *("statistics", "string", "subprocess", "tarfile", "tempfile", "textwrap", "threading", "timeit", "tokenize"),
-    *("trace", "traceback", "turtle", "typing", "uuid", "warnings", "weakref", "webbrowser"),
-)
-"""What is read of the standard library, in this order: files that every Python from 3.10 on has in this place."""
 
 HELD_OUT_SHARE = 0.1
 HELD_OUT_WINDOWS = 128
@@ -87,8 +73,8 @@ def load_characters(name_or_path: str = STANDARD_LIBRARY) -> Characters:
     Line ends become ``\\n`` and a byte order mark goes.
 
     Args:
-        name_or_path: ``"python-library"`` for the files of :data:`MODULES` of the running Python, so that nothing
-            has to be downloaded; or the path of a file.
+        name_or_path: ``"python-library"`` for the running Python's own library
+            (:data:`~kilolayer.train.standard_text.MODULES`), so that nothing has to be downloaded; or the path of a file.
 
     Raises:
         FileNotFoundError: no such file, or a Python without its library's source.
@@ -100,8 +86,7 @@ def load_characters(name_or_path: str = STANDARD_LIBRARY) -> Characters:
         (True, True)
     """
     if name_or_path == STANDARD_LIBRARY:
-        name = f"{STANDARD_LIBRARY}-{platform.python_version()}"
-        return to_characters("".join(read_text(path, str(path)) for path in _library_files()), name)
+        return to_characters(read_standard_library(), standard_library_name())
     path = Path(name_or_path).expanduser()
     if path.is_dir():
         raise ValueError(f"data {name_or_path} is a folder; name one file of UTF-8 text")
@@ -132,13 +117,3 @@ def to_characters(text: str, name: str) -> Characters:
     num_train = len(tokens) - round(HELD_OUT_SHARE * len(tokens))
     alphabet = "".join(map(chr, codes.tolist()))
     return Characters(name, alphabet, tokens[:num_train], tokens[num_train:], f"{zlib.crc32(encoded):08x}")
-
-
-def _library_files() -> list[Path]:
-    folder = Path(sysconfig.get_paths()["stdlib"])
-    paths = [folder / f"{module}.py" for module in MODULES]
-    if missing := [path for path in paths if not path.is_file()]:
-        raise FileNotFoundError(
-            f"this Python has no {missing[0]} to read; give a text of your own with data, a file of UTF-8 text"
-        )
-    return paths

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from kilolayer.train.hub import is_hub_name, load_texts
 from kilolayer.train.recipe import Recipe
+from kilolayer.train.standard_text import STANDARD_LIBRARY, read_standard_library
 from kilolayer.train.text import read_text
 from kilolayer.train.vocabulary import Vocabulary, learn_vocabulary
 
@@ -84,11 +85,18 @@ class LanguageTask:
             windows = windows[chosen]
         return iter(windows.split(EVAL_BATCH))
 
+    def frequency_loss(self) -> float:
+        """``- sum_t p(t) log p(t)`` of the held-out tokens: what knowing how often each comes is worth, in nats."""
+        counts = torch.bincount(self.held_out).double()
+        shares = counts[counts > 0] / counts.sum()
+        return float(-(shares * shares.log()).sum())
+
     def describe_loss(self, loss: float) -> dict[str, float]:
-        """A held-out loss in other units: perplexity, and nats per character."""
+        """A held-out loss in other units, perplexity and nats per character, and the loss of frequencies alone."""
         perplexity = math.exp(loss) if loss < 700 else math.inf
         return {
             "perplexity": perplexity,
+            "frequency_loss": self.frequency_loss(),
             "nats_per_character": loss * len(self.held_out) / self.num_held_out_characters,
         }
 
@@ -120,9 +128,11 @@ def load_language(recipe: Recipe) -> LanguageTask:
 
 
 def read_corpus(data: str) -> str:
-    """The text of a file, of a folder's ``.txt`` files in order of name, or of a data set of Hugging Face."""
+    """The text of a file, of a folder's ``.txt`` files in order of name, of Hugging Face, or Python's own source."""
     if is_hub_name(data):
         return "".join(load_texts(data))
+    if data == STANDARD_LIBRARY:
+        return read_standard_library()
     path = Path(data).expanduser()
     if path.is_dir():
         files = sorted(path.glob("*.txt"))

@@ -43,7 +43,8 @@ class Recipe:
 
     Attributes:
         task: ``"language"`` (text) or ``"translation"`` (sentence pairs).
-        data: a file; for text a folder of ``.txt`` files too; ``datasets:NAME`` for Hugging Face's.
+        data: a file; for text a folder of ``.txt`` files too, or ``python-library``, Python's own source;
+            ``datasets:NAME`` for Hugging Face's.
         tokens: ``"characters"``, or sub-words learned from the data, ``"bpe"``; translation has sub-words.
         vocab_size: sub-words.
         length: tokens of a training sequence; in translation of the longest sentence on either side.

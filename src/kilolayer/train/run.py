@@ -21,7 +21,7 @@ from kilolayer.train.segments import join_segments
 from kilolayer.train.sharding import to_whole
 from kilolayer.train.stepper import Stepper
 from kilolayer.train.stopping import stopping_between_steps
-from kilolayer.train.trainer import Trainer
+from kilolayer.train.trainer import OnStep, Trainer
 from kilolayer.train.translation_task import TranslationTask, load_translation
 from kilolayer.train.vocabulary import save_vocabulary
 
@@ -32,7 +32,7 @@ MISSING_EXTRA = "training needs accelerate: pip install 'kilolayer[train]'"
 PRECISIONS = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
 
 
-def train(recipe: Recipe, out: str | Path) -> Result:
+def train(recipe: Recipe, out: str | Path, *, on_step: OnStep = lambda step: None) -> Result:
     """Carry out a recipe in a folder; the same call again goes on where a run was stopped or killed.
 
     On Hugging Face Accelerate: what started this process (``accelerate launch``, ``torchrun``, or nothing) decides
@@ -44,6 +44,7 @@ def train(recipe: Recipe, out: str | Path) -> Result:
         out: the run's folder, made if missing. It gets ``config.json``, ``environment.json``, ``vocabulary.json``,
             ``checkpoints/``, ``recording/`` (for :meth:`kilolayer.Recording.load`), ``events.jsonl`` with the
             spikes, and ``result.json``.
+        on_step: called with the steps done, after each; raises ``KeyboardInterrupt`` when it is time to stop.
 
     Raises:
         OSError: data that cannot be read, a disk that is full.
@@ -62,8 +63,8 @@ def train(recipe: Recipe, out: str | Path) -> Result:
     accelerator.wait_for_everyone()  # no process may look into the folder that another has just made
     if accelerator.is_main_process:
         with lock_folder(folder, name="--out"):
-            return _carry_out(recipe, task, accelerator, folder=folder, goes_on=goes_on)
-    return _carry_out(recipe, task, accelerator, folder=folder, goes_on=goes_on)
+            return _carry_out(recipe, task, accelerator, folder=folder, goes_on=goes_on, on_step=on_step)
+    return _carry_out(recipe, task, accelerator, folder=folder, goes_on=goes_on, on_step=on_step)
 
 
 def is_main_process() -> bool:
@@ -77,7 +78,13 @@ def load_task(recipe: Recipe) -> LanguageTask | TranslationTask:
 
 
 def _carry_out(
-    recipe: Recipe, task: LanguageTask | TranslationTask, accelerator: Accelerator, *, folder: Path, goes_on: bool
+    recipe: Recipe,
+    task: LanguageTask | TranslationTask,
+    accelerator: Accelerator,
+    *,
+    folder: Path,
+    goes_on: bool,
+    on_step: OnStep,
 ) -> Result:
     done = load_result(folder)
     if done is not None and (done.step >= recipe.steps or done.outcome != "trained"):
@@ -93,7 +100,7 @@ def _carry_out(
         with TrainingProgress(recipe.steps, shown=accelerator.is_main_process) as progress:
             trainer = Trainer(recipe, task, stepper, folder=folder, progress=progress)
             with stopping_between_steps() as stop:
-                outcome = trainer.run(stop)
+                outcome = trainer.run(stop, on_step)
         result = _conclude(trainer, outcome, folder)
     for tracker in accelerator.trackers:
         tracker.finish()

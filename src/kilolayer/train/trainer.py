@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,9 @@ from kilolayer.train.snapshots import put_snapshot, take_snapshot
 from kilolayer.train.spike_watch import Alarm, SpikeWatch
 from kilolayer.train.stepper import Reading, Stepper
 from kilolayer.train.stopping import StopFlag
+
+OnStep = Callable[[int], None]
+"""Called with the steps done; raises ``KeyboardInterrupt`` when it is time to stop."""
 
 MOST_SKIPS = 8
 """Steps skipped in a row, after which it is the level that has changed and not a batch that is bad."""
@@ -83,7 +87,7 @@ class Trainer:
         self.verdict: str | None = None
 
     # ------------------------------------------------------------------ the loop
-    def run(self, stop: StopFlag) -> Outcome:
+    def run(self, stop: StopFlag, on_step: OnStep = lambda step: None) -> Outcome:
         """Take the steps that are missing; how it ended, see :class:`Result`."""
         self._go_on()
         outcome: Outcome = "trained"
@@ -94,6 +98,10 @@ class Trainer:
             if (failure := self._take_step()) is not None:
                 self.segments.end(self.state.step + 1)
                 return failure
+            try:
+                on_step(self.state.step)
+            except KeyboardInterrupt:
+                stop.is_set = True
             if self.state.step % self.recipe.eval_every == 0:
                 self._evaluate()
             if self.state.step % self.recipe.save_every == 0:

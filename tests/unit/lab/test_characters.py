@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 import torch
 
-from kilolayer.lab import characters as room
-from kilolayer.lab.characters import HELD_OUT_WINDOWS, MODULES, load_characters, to_characters
+from kilolayer.lab.characters import HELD_OUT_WINDOWS, load_characters, to_characters
+from kilolayer.train import standard_text
+from kilolayer.train.standard_text import MODULES
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +119,6 @@ def test_a_text_that_is_too_short_says_how_long_it_must_be():
 
 
 def test_a_python_without_its_library_says_what_to_do(monkeypatch):
-    monkeypatch.setattr(room, "MODULES", ("argparse", "no_such_module"))
+    monkeypatch.setattr(standard_text, "MODULES", ("argparse", "no_such_module"))
     with pytest.raises(FileNotFoundError, match=r"no_such_module.py to read; give a text of your own"):
         load_characters()
