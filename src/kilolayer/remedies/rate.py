@@ -22,8 +22,9 @@ from kilolayer.remedies.optimizers import (
 from kilolayer.remedies.remedy import Edited, SetupLike, Unsuitable, optimizer_of, parameter_at
 
 LOWER, HIGHER = 0.1, 10.0
-TARGET_UPDATE = 3e-3
-"""Update ratio at step 0 that a learning rate is moved to where no other rate was tried; healthy nets have it there."""
+TARGET_UPDATE = 5e-3
+"""Update ratio at step 0 that a learning rate is moved to where no other rate was tried; healthy nets have 5e-3 to
+1e-2 there."""
 
 WARM_UP_STEPS = 50
 MAX_NORM = 1.0
@@ -34,17 +35,19 @@ SGD_DECAY, ADAM_DECAY = 5e-4, 0.01
 # ---------------------------------------------------------------------- learning rate
 def lr_factor(finding: Finding, found: Examined) -> float:
     """The factor between the learning rate and one that should work: the best that was tried, else by the update."""
-    lower = finding.cause != "lr-too-low"
-    tried = found.better_rate(lower=lower)
-    if tried is not None:
-        return tried[0]
-    ratio = found.update_ratio or 0.0
+    tried = found.better_rate(lower=finding.cause != "lr-too-low")
+    return factor_by_update(finding, found) if tried is None else tried[0]
+
+
+def factor_by_update(finding: Finding, found: Examined) -> float:
+    """The power of ten that brings the update ratio of step 0 to where healthy networks have it."""
     largest = max(found.update_ratios.values(), default=0.0)
-    if lower:
-        wanted = TARGET_UPDATE / ratio if ratio > 0 else LOWER
-        return 10.0 ** round(math.log10(min(max(wanted, 1e-4), LOWER)))
-    wanted = TARGET_UPDATE / largest if largest > 0 else HIGHER
-    return 10.0 ** round(math.log10(min(max(wanted, HIGHER), 1e6)))
+    if finding.cause == "lr-too-low":
+        wanted = TARGET_UPDATE / largest if largest > 0 else HIGHER
+        return 10.0 ** round(math.log10(min(max(wanted, HIGHER), 1e6)))
+    ratio = found.update_ratio or 0.0
+    wanted = TARGET_UPDATE / ratio if ratio > 0 else LOWER
+    return 10.0 ** round(math.log10(min(max(wanted, 1e-4), LOWER)))
 
 
 def change_lr(setup: SetupLike, finding: Finding, found: Examined) -> Edited:
@@ -55,6 +58,21 @@ def change_lr(setup: SetupLike, finding: Finding, found: Examined) -> Edited:
 def lr_patch(finding: Finding, found: Examined) -> str:
     lr = found.lr
     wanted = "0.1 times what it is" if lr is None else f"{lr * lr_factor(finding, found):g}"
+    return f"for group in optimizer.param_groups:\n    group['lr'] = {wanted}  # or lr={wanted} where it is built"
+
+
+def fit_lr(setup: SetupLike, finding: Finding, found: Examined) -> Edited:
+    """The rate by the update ratio, where another one looked best over the few steps it was tried."""
+    factor = factor_by_update(finding, found)
+    if factor == lr_factor(finding, found):
+        raise Unsuitable("the best rate that was tried is the one that the update ratio asks for")
+    before, after = scale_lr(setup, factor)
+    return Edited(setup, f"learning rate {before:g} -> {after:g}")
+
+
+def fit_lr_patch(finding: Finding, found: Examined) -> str:
+    lr = found.lr
+    wanted = "..." if lr is None else f"{lr * factor_by_update(finding, found):g}"
     return f"for group in optimizer.param_groups:\n    group['lr'] = {wanted}  # or lr={wanted} where it is built"
 
 

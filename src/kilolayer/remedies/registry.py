@@ -128,6 +128,7 @@ REMEDIES: tuple[Remedy, ...] = (
         rate.lr_patch,
     ),
     Remedy("higher learning rate", ("lr-too-low",), rate.change_lr, rate.lr_patch),
+    Remedy("learning rate by update ratio", ("lr-too-low", "lr-too-high"), rate.fit_lr, rate.fit_lr_patch),
     Remedy("warm-up", ("lr-too-high", "loss-spike", "post-norm-too-deep"), rate.warm_up_lr, rate.warm_up_patch),
     Remedy("clipping of the gradient", ("lr-too-high",), rate.clip_gradients, rate.clip_patch),
 )
