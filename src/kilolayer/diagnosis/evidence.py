@@ -19,6 +19,9 @@ TRAINS_ACCURACY = 0.8
 TRAINS_LOSS_SHARE = 0.5
 """Without a test accuracy, a run trains when its loss falls to half of where it began."""
 
+BLOWN_UP = 100.0
+"""Growth of the stream over all blocks at step 0 that makes the first loss no measure of anything."""
+
 
 class Evidence:
     """What a recording says, in the terms of the rules."""
@@ -96,7 +99,16 @@ class Evidence:
         if self.initial_loss is None or len(self.losses[0]) < 2 or self.final_loss is None:
             return None
         start = min(self.initial_loss, self.chance_loss or math.inf)
+        if self.chance_loss is None and self._starts_blown_up:
+            # Down from a start far above all reason is no learning; from soon behind it, it is.
+            start = min(start, float(self.losses[1][len(self.losses[1]) // 10]))
         return self.final_loss <= TRAINS_LOSS_SHARE * start
+
+    @cached_property
+    def _starts_blown_up(self) -> bool:
+        """Whether the stream grows beyond all measure at step 0, and the loss of it with it."""
+        rate = self.forward_rate(0)
+        return rate is not None and rate ** max(self.num_blocks - 1, 1) > BLOWN_UP
 
     # ------------------------------------------------------------------ along the depth
     @cached_property

@@ -12,6 +12,9 @@ from kilolayer.diagnosis.finding import Finding, Rival
 LOW_RATE, HIGH_RATE = 0.85, 1.25
 """Outside these the RMS changes by more than a factor 10 within 15 blocks (0.85) or 11 (1.25)."""
 
+LOW_GRADIENT_RATE = 0.75
+"""A gradient that shrinks faster than this per block loses a factor 10 within 8."""
+
 INPUT_RMS_RANGE = (0.05, 10.0)
 
 MAX_STD_NOISE = 0.3
@@ -105,12 +108,15 @@ def _chain_rate(evidence: Evidence, code: str, cause: str) -> Finding | str | No
     small = cause == "init-too-small"
     if evidence.dead_block is not None:
         return None  # the signal was cut off, not scaled down
-    if evidence.has_skip or evidence.placements or (rate >= LOW_RATE if small else rate <= HIGH_RATE):
-        return None
     predicted = math.sqrt(known_median(evidence.branch_gains))
+    backward = evidence.backward_rate(0)
+    # Biases keep up the size of a signal that the weights shrink; the gradient shows what they do.
+    hidden = backward is not None and backward < LOW_GRADIENT_RATE and predicted < LOW_RATE
+    shrinks = rate < LOW_RATE or hidden
+    if evidence.has_skip or evidence.placements or (not shrinks if small else rate <= HIGH_RATE):
+        return None
     first, last = evidence.stream[0], evidence.stream[-1]
     left = evidence.stream_rms(0)[-1]
-    backward = evidence.backward_rate(0)
     gradient = "" if backward is None else f" The gradient shrinks on its way down alike, {backward:.3f}x per block."
     return Finding(
         code=code,

@@ -135,7 +135,9 @@ def units_identical(found: Examined) -> Finding | str | None:
     rows = [
         row
         for row in found.trained
-        if (row["identical_rows"] or 0) > MOSTLY and (row["identical_grad_rows"] or 0) > MOSTLY and row["shape"][0] > 2
+        if (row["identical_rows"] or 0) > MOSTLY
+        and ((row["identical_grad_rows"] or 0) > MOSTLY or row["grad"] == "zero")
+        and row["shape"][0] > 2
     ]
     if not rows:
         return None

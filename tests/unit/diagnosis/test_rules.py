@@ -95,6 +95,7 @@ DIVERGES = [2.3, 9.0, math.nan]
     ("cause", "options"),
     [
         ("init-too-small", {"skip": None, "rate": 0.707, "gain": 1.0, "cosine": 0.9}),
+        ("init-too-small", {"skip": None, "rate": 0.92, "gain": 1 / 3, "backward": 0.41, "cosine": 0.999}),
         ("init-too-large", {"skip": None, "rate": 1.41, "gain": 4.0, "losses": DIVERGES}),
         ("skip-missing", {"skip": None, "gain": 2.0, "cosine": 0.9}),
         ("skip-missing", {"skip": None, "gain": 2.0, "cosine": 0.9, "placement": "post"}),
@@ -160,6 +161,17 @@ def test_measured_and_predicted_are_the_same_quantity():
 )
 def test_near_misses_have_no_root(options):
     assert diagnose(recording(**options)).root is None
+
+
+def test_a_fall_from_a_blown_up_start_is_no_training_where_the_loss_of_chance_is_unknown():
+    fall = [1e6, 1e3, *[2.3] * 48]
+    learns = [1e6, 1e3, *np.linspace(2.3, 0.1, 48)]
+    options = {"rate": 1.41, "gain": math.sqrt(2), "facts": {"num_classes": None}}
+    assert diagnose(recording(**options, losses=fall)).root.cause == "norm-missing"
+    assert diagnose(recording(**options, losses=learns)).root is None
+    # A start of sound size is one: the first steps may be what learns.
+    sound = {"rate": 1.0, "gain": 0.1, "facts": {"num_classes": None}}
+    assert diagnose(recording(**sound, losses=[2.3, 0.4, *[0.3] * 48])).root is None
 
 
 def test_starved_blocks_are_named():
