@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -67,12 +67,23 @@ class Graph:
 
     @cached_property
     def users(self) -> list[list[int]]:
-        """For each node, the nodes that read it."""
+        """For each node, the nodes that read it; statistics that a hook takes, which reach no output, do not count."""
         users: list[list[int]] = [[] for _ in self.nodes]
         for node in self.nodes:
-            for source in dict.fromkeys(node.inputs):
+            for source in dict.fromkeys(node.inputs) if node.index in self._alive else ():
                 users[source].append(node.index)
         return users
+
+    @cached_property
+    def _alive(self) -> Container[int]:
+        """The nodes that an output was computed from; all, where the outputs are of a kind that is not known."""
+        if not self.outputs:
+            return range(len(self.nodes))
+        found = set(self.outputs)
+        for node in reversed(self.nodes):
+            if node.index in found:
+                found.update(node.inputs)
+        return found
 
     def data_inputs(self, index: int) -> Iterator[int]:
         """The inputs of a node that carry the signal."""

@@ -105,3 +105,14 @@ def test_a_layer_is_the_module_with_a_number():
     branches = read_structure(nn.Sequential(Layer(), Layer()), (X,)).branches
     assert [layer_of(branch)[0] for branch in branches] == ["0", "0", "1", "1"]
     assert [branch.branch_path for branch in branches] == ["0.attention", "0.mlp", "1.attention", "1.mlp"]
+
+
+@pytest.mark.parametrize("place", ["pre", "post", "pre+end"])
+def test_statistics_that_hooks_take_change_nothing(place):
+    model = Custom(repeat(PLACES[place]))
+    seen = []
+    for part in model.modules():
+        part.register_forward_hook(lambda module, args, output: seen.append((output.norm(), args[0].abs().mean())))
+    branches = read_structure(model, (X,)).branches
+    assert seen
+    assert [branch.norm_placement for branch in branches] == [place] * 3
