@@ -163,22 +163,22 @@ def _attention(signal: Signal, mixing: tuple[list[int], int]) -> Iterator[_Found
 def _matrices_behind(signal: Signal, index: int) -> list[tuple[int, tuple[int, int] | None]]:
     """The nearest learned matrices a signal was made by, and which part of their outputs went on."""
     found: list[tuple[int, tuple[int, int] | None]] = []
-    seen: set[int] = set()
     open_nodes: list[tuple[int, tuple[int, int] | None]] = [(index, None)]
+    seen = set(open_nodes)
     while open_nodes:
         index, part = open_nodes.pop(0)
-        if index in seen:
-            continue
-        seen.add(index)
         if signal.graph.is_learned_matrix(index):
             found.append((index, part))
             continue
-        node = signal.nodes[index]
         part = _feature_part(signal.graph, index) or part
-        sources = [one for one in signal.graph.data_inputs(index) if one not in seen]
         # A rotation cuts heads in halves and puts them together again: all of it went on.
-        open_nodes += [(one, None if node.op == "cat" else part) for one in sources]
-    return found
+        part = None if signal.nodes[index].op == "cat" else part
+        further = [(one, part) for one in signal.graph.data_inputs(index) if (one, part) not in seen]
+        seen.update(further)
+        open_nodes += further
+    # With one head, halves of a rotation look like parts; the whole beside them says that they are none.
+    whole = {matrix for matrix, part in found if part is None}
+    return [(matrix, part) for matrix, part in found if part is None or matrix not in whole]
 
 
 def _feature_part(graph: Graph, index: int) -> tuple[int, int] | None:

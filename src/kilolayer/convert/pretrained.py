@@ -9,11 +9,12 @@ from typing import Any
 from torch import nn
 
 from kilolayer.convert.apply import apply_conversion
-from kilolayer.convert.checkpoint import check_checkpoint, load_tensors
+from kilolayer.convert.checkpoint import load_tensors
 from kilolayer.convert.fresh import shape_fresh
 from kilolayer.convert.hugging_face import import_transformers
 from kilolayer.convert.plan import ConversionPlan
 from kilolayer.convert.planning import plan_conversion
+from kilolayer.convert.rewire import Rewired, without_mark
 from kilolayer.schemes import Depth, get_scheme
 
 FORMAT = 1
@@ -51,17 +52,33 @@ def load_pretrained(model_class: Any, directory: str | Path, *, inputs: Any = No
     entry = _entry(config, directory)
     if entry["form"] != "rewired":
         return restore_scheme(model_class.from_pretrained(directory), inputs=inputs)
-    check_checkpoint(directory)
-    model = _build(model_class, config)
-    shape_fresh(model, _plan(model, entry, inputs=inputs, fresh=True))
-    missing, unexpected = model.load_state_dict(load_tensors(directory), strict=False)
-    missing = [name for name in missing if name not in _tied_names(model)]
-    if missing or unexpected:
-        raise ValueError(f"{directory} does not fit a {type(model).__name__}: {sorted([*missing, *unexpected])[:3]}")
-    tie_weights: Any = getattr(model, "tie_weights", None)
-    if tie_weights is not None:
-        tie_weights()
+    tensors = {name: without_mark(value) for name, value in load_tensors(directory).items()}
+    concrete = _concrete(model_class, config)
+    # Only names and places stay of the model that the plan is made with.
+    plan = _plan(concrete(copy.deepcopy(config)), entry, inputs=inputs, fresh=True)
+    rewiring = _rewiring_class(concrete, plan)
+    model, info = rewiring.from_pretrained(None, config=config, state_dict=tensors, output_loading_info=True)
+    if wrong := sorted(str(name) for key in ("missing_keys", "unexpected_keys") for name in info[key]):
+        raise ValueError(f"{directory} does not fit a {concrete.__name__} of its config: {', '.join(wrong[:3])}")
+    model.__class__ = concrete
+    for module in model.modules():
+        if isinstance(module, Rewired):
+            module.saves_marks = True
     return model.eval()
+
+
+def _rewiring_class(model_class: Any, plan: ConversionPlan) -> Any:
+    """The class with a constructor that rewires, since its library fills parameters right behind the constructor."""
+
+    def construct(self: Any, *args: Any, **kwargs: Any) -> None:
+        model_class.__init__(self, *args, **kwargs)
+        shape_fresh(self, plan)
+        for module in self.modules():
+            if isinstance(module, Rewired):
+                module.saves_marks = False
+
+    parts = {"__init__": construct, "__module__": model_class.__module__}
+    return type(model_class.__name__, (model_class,), parts)
 
 
 def restore_scheme(model: nn.Module, *, inputs: Any = None) -> nn.Module:
@@ -108,12 +125,8 @@ def _config_class(model_class: Any) -> Any:
     return import_transformers().AutoConfig if own is None else own
 
 
-def _build(model_class: Any, config: Any) -> nn.Module:
-    config = copy.deepcopy(config)
-    return model_class(config) if hasattr(model_class, "config_class") else model_class.from_config(config)
-
-
-def _tied_names(model: nn.Module) -> set[str]:
-    """Names of parameters that go by another name too."""
-    first = {id(parameter): name for name, parameter in model.named_parameters()}
-    return {name for name, one in model.named_parameters(remove_duplicate=False) if first[id(one)] != name}
+def _concrete(model_class: Any, config: Any) -> Any:
+    """The class itself, or the one that an ``Auto`` class stands for."""
+    if hasattr(model_class, "config_class"):
+        return model_class
+    return getattr(import_transformers(), config.architectures[0])

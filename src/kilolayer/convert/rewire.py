@@ -14,6 +14,9 @@ from torch import Tensor, nn
 
 from kilolayer.schemes import BranchScales, Stack
 
+MARK = (1, 1, 1, 1)
+"""Dimensions in front of those of a marked parameter: no kernel has as many."""
+
 Learned = tuple[nn.Module, str]
 """The owner of a trained scale and its name there; the parameter itself may be replaced when a model is loaded."""
 
@@ -105,7 +108,9 @@ class Rewired(nn.Module):
     Attributes:
         entered, left, closed: the wirings that the module is the entry of, the exit of, or stands behind.
         inner_norm: a norm in front of the module, where it is the branch's last matrix.
-        marked: parameters that are saved with one dimension more, so that a class that knows no scheme refuses them.
+        marked: parameters that are saved with :data:`MARK` in front of their shape, so that a class that knows no
+            scheme refuses them.
+        saves_marks: false while a library that sets parameters itself loads the model.
     """
 
     plain_class: type[nn.Module]
@@ -113,6 +118,7 @@ class Rewired(nn.Module):
     left: list[Wiring]
     closed: list[Wiring]
     marked: list[str]
+    saves_marks: bool
     replaces_forward: bool
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -138,19 +144,26 @@ class Rewired(nn.Module):
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        for name in self.marked:
-            destination[f"{prefix}{name}"] = destination[f"{prefix}{name}"].unsqueeze(0)
+        for name in self.marked if self.saves_marks else ():
+            value = destination[f"{prefix}{name}"]
+            destination[f"{prefix}{name}"] = value.reshape(*MARK, *value.shape)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         for name in self.marked:
             value = state_dict.get(f"{prefix}{name}")
-            if isinstance(value, Tensor) and value.shape[:1] == (1,):
-                state_dict[f"{prefix}{name}"] = value.squeeze(0)
+            if isinstance(value, Tensor):
+                state_dict[f"{prefix}{name}"] = without_mark(value)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The class was made here and has no name that pickle could look up.
         return _rebuild, (self.plain_class,), self.__dict__
+
+
+def without_mark(value: Tensor) -> Tensor:
+    """A saved value in the shape its parameter has."""
+    is_marked = value.dim() > len(MARK) + 1 and tuple(value.shape[: len(MARK)]) == MARK
+    return value.reshape(value.shape[len(MARK) :]) if is_marked else value
 
 
 def _tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Tensor]:
@@ -191,7 +204,7 @@ def as_rewired(module: nn.Module) -> Rewired:
         module.__class__ = kind
         rewired = cast("Rewired", module)
         rewired.entered, rewired.left, rewired.closed, rewired.marked = [], [], [], []
-        rewired.replaces_forward = False
+        rewired.replaces_forward, rewired.saves_marks = False, True
     return cast("Rewired", module)
 
 
