@@ -251,3 +251,36 @@ def test_bad_input():
         Monitor(nn.Linear(1, 1), every=0)
     with pytest.raises(ValueError, match="stats 'all' is unknown"):
         Monitor(nn.Linear(1, 1), stats="all")
+
+
+def test_a_resumed_run_goes_on_counting():
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    monitor = Monitor(model, optimizer, every=4).start(step=6)
+    for _ in range(4):
+        model(torch.ones(2, 3)).sum().backward()
+        optimizer.step()
+    recording = monitor.close()
+    assert recording.steps("run", "grad_norm").tolist() == [6, 7, 8, 9]
+    assert recording.steps("activation", "rms").tolist() == [8]
+
+
+def test_listeners_get_the_rows_of_sampled_steps_as_recorded():
+    model = nn.Sequential(nn.Linear(3, 3), nn.Tanh())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    heard = {}
+    with Monitor(model, optimizer, every=2) as monitor:
+        monitor.subscribe(lambda step, rows: heard.update({step: dict(rows)}))
+        for _ in range(3):
+            model(torch.ones(2, 3)).sum().backward()
+            monitor.log(loss=1.5)
+            optimizer.step()
+        names = {site.name for site in monitor.sites()}
+    frame = monitor.recording.to_pandas()
+    assert heard.keys() == {0, 2}
+    for step, rows in heard.items():
+        recorded = frame[frame.step == step]
+        keys = list(zip(recorded.site, recorded.role, recorded.stat, strict=True))
+        assert rows.keys() == set(keys)
+        assert [rows[key] for key in keys] == pytest.approx(recorded.value.tolist(), rel=1e-6, nan_ok=True)
+        assert {site for site, _, _ in rows} - {"run"} <= names
