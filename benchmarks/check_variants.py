@@ -395,9 +395,10 @@ def _rates(family: str) -> dict[str, float]:
 
 def healthy() -> Iterator[Variant]:
     """Set-ups meant to train."""
+    yield _variant("mlp", 256, 32, "digits", "adamw")
     for optimizer in ("adamw", "sgd"):
         for data in ("prototypes", "digits"):
-            for depth, width in ((4, 32), (8, 128), (16, 64), (48, 64), (128, 32), (256, 32)):
+            for depth, width in ((4, 32), (8, 128), (16, 64), (48, 64), (128, 32)):
                 yield _variant("mlp", depth, width, data, optimizer)
             for depth, width, act in (
                 (3, 64, "relu"),
@@ -468,8 +469,10 @@ EXACT: tuple[tuple[str, tuple[str, ...], str, Edit], ...] = (
 
 def broken() -> Iterator[Variant]:
     """Set-ups with one fault injected."""
-    for family, depth, width, data in ALL:
-        for optimizer in ("adamw", "sgd"):
+    yield _variant("mlp", 256, 32, "digits", "adamw", fault="lr-too-low", causes=("lr-too-low",), lr_factor=1e-5)
+    for place, (family, depth, width, data) in enumerate(ALL):
+        # Every other network with every other optimizer: each fault meets both.
+        for optimizer in (("adamw", "sgd")[place % 2],):
             common = (family, depth, width, data, optimizer)
             for fault, causes, site, edit in EXACT:
                 if fault in ("zero-grad-missing",) and optimizer == "adamw":
@@ -479,6 +482,8 @@ def broken() -> Iterator[Variant]:
                 if fault == "weights-zero" and family == "rnn":
                     continue
                 yield _variant(*common, fault=fault, causes=causes, site=site, edit=edit)
+        for optimizer in ("adamw", "sgd"):
+            common = (family, depth, width, data, optimizer)
             high = 300.0 if optimizer == "adamw" else 100.0
             yield _variant(*common, fault="lr-too-high", causes=("lr-too-high", "dead-units"), lr_factor=high)
             yield _variant(*common, fault="lr-too-low", causes=("lr-too-low",), lr_factor=1e-5)
