@@ -13,6 +13,7 @@ from kilolayer.cli.coefficients import coefficients
 from kilolayer.cli.convert import convert
 from kilolayer.cli.init_plan import init_plan
 from kilolayer.cli.lab_chain import chain
+from kilolayer.cli.lab_depth import depth
 from kilolayer.cli.lab_lr_tolerance import lr_tolerance
 from kilolayer.cli.lab_rules import rules
 from kilolayer.cli.lab_thousand import thousand
@@ -56,6 +57,7 @@ lab.command(cls=Command)(chain)
 lab.command(cls=Command)(rules)
 lab.command(cls=Command)(lr_tolerance)
 lab.command(cls=Command)(thousand)
+lab.command(cls=Command)(depth)
 
 # The parser's own exceptions: Typer's copy of Click's in new versions, Click's in old ones.
 USAGE_ERRORS = tuple(

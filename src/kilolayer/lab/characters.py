@@ -74,7 +74,7 @@ def load_characters(name_or_path: str = STANDARD_LIBRARY) -> Characters:
 
     Args:
         name_or_path: ``"python-library"`` for the running Python's own library
-            (:data:`~kilolayer.train.standard_text.MODULES`), so that nothing has to be downloaded; or the path of a file.
+            (:data:`~kilolayer.train.standard_text.MODULES`), so that nothing has to be downloaded; or a file's path.
 
     Raises:
         FileNotFoundError: no such file, or a Python without its library's source.

@@ -20,8 +20,8 @@ from kilolayer.train.text import read_text
 from kilolayer.train.vocabulary import Vocabulary, learn_vocabulary
 
 HELD_OUT_SHARE = 0.1
-EVAL_WINDOWS = 64
-"""Held-out sequences of an evaluation on the way; at the end all are used."""
+EVAL_WINDOWS, FINAL_WINDOWS = 64, 1024
+"""Held-out sequences of an evaluation on the way and at the end, at most."""
 
 EVAL_BATCH = 16
 
@@ -77,11 +77,12 @@ class LanguageTask:
         return logits.flatten(0, 1), piece[:, 1:].flatten()
 
     def held_out_pieces(self, *, is_final: bool) -> Iterator[Tensor]:
-        """Sequences side by side, over all of the held-out part or evenly spread over it."""
+        """Sequences side by side over all of the held-out part, or evenly spread where that would be too many."""
         length = self.recipe.length
         windows = self.held_out.unfold(0, length + 1, length)
-        if not is_final and len(windows) > EVAL_WINDOWS:
-            chosen = torch.linspace(0, len(windows) - 1, EVAL_WINDOWS, dtype=torch.float64).long()
+        most = FINAL_WINDOWS if is_final else EVAL_WINDOWS
+        if len(windows) > most:
+            chosen = torch.linspace(0, len(windows) - 1, most, dtype=torch.float64).long()
             windows = windows[chosen]
         return iter(windows.split(EVAL_BATCH))
 
