@@ -18,6 +18,7 @@ import pyarrow as pa
 from kilolayer.diagnosis import Finding, diagnose
 from kilolayer.recording import Recording
 from kilolayer.recording.schema import HEADER, PART_PATTERN
+from kilolayer.report.expected import expected_stream
 from kilolayer.report.trial import TrialView
 from kilolayer.report.view import Prediction, RunView, SummaryValue
 
@@ -163,7 +164,7 @@ def _view(name: str, recording: Recording, said: dict[str, Any]) -> RunView:
         root,
         findings,
         summary=_summary(said),
-        predictions=tuple(_prediction(one) for one in said.get("predictions") or ()),
+        predictions=_predictions(recording, said),
         not_evaluated=not_evaluated,
         trials=tuple(TrialView.from_dict(one) for one in said.get("trials") or ()),
     )
@@ -180,6 +181,15 @@ def _summary(said: dict[str, Any]) -> dict[str, SummaryValue]:
 
 def _label(key: str) -> str:
     return "non-finite at step" if key == "nonfinite_step" else key.replace("_", " ")
+
+
+def _predictions(recording: Recording, said: dict[str, Any]) -> tuple[Prediction, ...]:
+    """The curves a run's files hold; where none is of the signal, what its weights lead one to expect."""
+    told = tuple(_prediction(one) for one in said.get("predictions") or ())
+    if any((one.role, one.stat) == ("activation", "rms") for one in told):
+        return told
+    expected = expected_stream(recording)
+    return told if expected is None else (expected, *told)
 
 
 def _prediction(fields: dict[str, Any]) -> Prediction:

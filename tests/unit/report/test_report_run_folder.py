@@ -7,7 +7,7 @@ from report_runs import exploding, finding, healthy
 
 from kilolayer.diagnosis import diagnose
 from kilolayer.recording import RecordingWriter
-from kilolayer.report import find_runs, load_run, load_runs
+from kilolayer.report import Prediction, find_runs, load_run, load_runs
 from kilolayer.report.run_folder import MAX_SUMMARY
 
 TRIAL = {
@@ -136,3 +136,14 @@ def test_nothing_to_show_is_an_error(tmp_path):
 def test_a_recording_without_a_row_is_not_evaluated(tmp_path):
     RecordingWriter(tmp_path / "run").close()
     assert not load_run(tmp_path / "run").was_examined
+
+
+def test_the_signal_that_the_weights_lead_to_is_expected_where_nothing_is_said(tmp_path, monkeypatch):
+    names = tuple(site.name for site in healthy().recording.stream())
+    expected = Prediction("activation", "rms", names, [2.0] * len(names))
+    monkeypatch.setattr("kilolayer.report.run_folder.expected_stream", lambda recording: expected)
+    told = {"role": "activation", "sites": list(names), "value": [1.0] * len(names)}
+    std = load_run(saved(tmp_path / "std", result={"predictions": [told | {"stat": "std"}]}))
+    assert [one.stat for one in std.predictions] == ["rms", "std"]
+    rms = load_run(saved(tmp_path / "rms", result={"predictions": [told | {"stat": "rms"}]}))
+    assert rms.prediction("activation", "rms").at(names[0]) == 1.0
