@@ -50,6 +50,10 @@ class SavedAside:
         self._saved.append(tensor)
         return len(self._saved) - 1
 
+    def clear(self) -> None:
+        """Let everything go: the graph that holds the numbers holds this too, in a circle that nobody else opens."""
+        self._saved.clear()
+
     def unpack(self, number: int) -> Tensor:
         """Bring it back."""
         return self._saved[number]
@@ -89,6 +93,7 @@ def evaluated(model: nn.Module, inputs: Any) -> Iterator[Snapshots]:
         stack.enter_context(torch.inference_mode(False))
         # A checkpoint around the model counts what is saved for a backward pass, and is not to count this.
         aside = SavedAside()
+        stack.callback(aside.clear)
         stack.enter_context(torch.autograd.graph.saved_tensors_hooks(aside.pack, aside.unpack))
         # Under autocast a weight that was cast before the pass would come from nowhere, and one cast in it would be
         # used again behind it.

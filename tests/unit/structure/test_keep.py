@@ -1,6 +1,8 @@
 """A model is left as found: flags, buffers, parameters, random state, gradients, hooks, attributes, inputs."""
 
+import gc
 import random
+import weakref
 
 import numpy as np
 import pytest
@@ -8,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.modules import module as torch_module
 
-from kilolayer.structure import read_structure
+from kilolayer.structure import keep, read_structure
 
 
 class Restless(nn.Module):
@@ -165,3 +167,17 @@ def test_training_goes_on_as_if_nothing_had_been():
 
     plain, read = train(False), train(True)
     assert all(torch.equal(plain[name], read[name]) for name in plain)
+
+
+def test_what_was_saved_for_a_backward_pass_goes_with_the_pass(monkeypatch):
+    made = []
+
+    class Aside(keep.SavedAside):
+        def __init__(self):
+            super().__init__()
+            made.append(weakref.ref(self))
+
+    monkeypatch.setattr(keep, "SavedAside", Aside)
+    read_structure(nn.Sequential(nn.Linear(4, 4), nn.Sigmoid(), nn.Linear(4, 4)), (torch.randn(2, 4),))
+    gc.collect()
+    assert [reference() for reference in made] == [None]
