@@ -93,8 +93,14 @@ class TensorBoardLogger:
 
     def __init__(self, target: Any):
         if isinstance(target, (str, Path)):
-            target = _load("torch.utils.tensorboard", install="tensorboard").SummaryWriter(str(target))
+            # Its thread would write elsewhere once the process has changed its folder.
+            folder = str(Path(target).absolute())
+            target = _load("torch.utils.tensorboard", install="tensorboard").SummaryWriter(folder)
         self.writer = target
+
+    def close(self) -> None:
+        """Write what waits and close the file."""
+        self.writer.close()
 
     def log_values(self, values: Mapping[str, float], step: int) -> None:
         for name, value in values.items():

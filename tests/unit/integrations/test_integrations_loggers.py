@@ -107,7 +107,7 @@ def test_tensorboard_files_hold_what_was_logged(tmp_path):
 
     logger = TensorBoardLogger(tmp_path / "tb")
     recording = train(logger, sites="blocks.3.0.weight", histograms=True)
-    logger.writer.close()
+    logger.close()
     events = EventAccumulator(str(tmp_path / "tb"), size_guidance={"histograms": 0})
     events.Reload()
     name = "kilolayer/update_ratio/blocks.3.0.weight"
