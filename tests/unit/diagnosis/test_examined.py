@@ -1,0 +1,136 @@
+"""What the rules read of an examination: outcome, progress, chains; and that no rule knows a model."""
+
+import inspect
+import math
+
+import numpy as np
+import pytest
+
+from kilolayer.diagnosis import EXAMINED_RULES, Trial, diagnose
+from kilolayer.diagnosis.cards import BY_CAUSE, CARDS, report
+from kilolayer.diagnosis.examined import Chain, Examined, chains_of, final_of
+from kilolayer.recording import RecordingWriter
+
+
+def examined(losses=(), *, start=2.3, baseline=2.3, chance=2.3, nonfinite_step=None, **facts):
+    """An examination in which nothing stands out, with the losses given."""
+    loss = {"kind": "nll", "baseline": baseline, "chance": chance, "num_classes": 10, "class_dim": 1,
+            "normalized_dims": [1], "shape": [32, 10], "low": -3.0, "high": -1.0, "done": [{"operation": "log_softmax"}]}  # fmt: skip
+    run = {"losses": list(losses), "nonfinite_step": nonfinite_step, "num_steps": len(losses), "stale_gradients": [],
+           "unclipped_grad_norm": [1.0], "clipped_grad_norm": [1.0], "swallowed_updates": {}, "nonfinite_update": None,
+           "batches": None}  # fmt: skip
+    step0 = {"loss": start, "layers": [], "activations": [], "softmaxes": [], "sums": [], "branches": [], "losses": [loss],
+             "stretches": [], "outputs": []}  # fmt: skip
+    writer = RecordingWriter()
+    writer.facts["examination"] = {
+        "format": 1,
+        "parameters": [],
+        "unregistered": [],
+        "optimizer": {"name": "SGD", "groups": [{"lr": 0.1}], "num_foreign": 0},
+        "inputs": [],
+        "targets": [],
+        "loss": {"value": start, "has_graph": True, "constant": None},
+        "fault": None,
+        "step0": step0,
+        "structure": {"branches": [], "chains": [], "chain_norms": [], "depth_fits": [], "recurrences": []},
+        **({"run": run} if len(losses) else {}),
+        **facts,
+    }
+    return writer.close()
+
+
+FALLS = np.linspace(2.3, 0.1, 50).tolist()
+
+
+@pytest.mark.parametrize(
+    ("losses", "options", "outcome"),
+    [
+        (FALLS, {}, "learns"),
+        ([2.3] * 50, {}, "stuck"),
+        (np.linspace(2.3, 1.7, 50).tolist(), {}, "slow"),
+        (np.linspace(2.3, 9.0, 50).tolist(), {}, "diverged"),
+        ([2.3, 5.0, None], {"nonfinite_step": 2}, "non-finite"),
+        # From a huge start down to chance is no learning.
+        ([1e6, 1e3, *[2.3] * 48], {"start": 1e6}, "stuck"),
+        # A model that was trained before need not get much better, but not worse.
+        (np.linspace(0.8, 0.7, 50).tolist(), {"start": 0.8}, "learns"),
+        (np.linspace(0.8, 1.7, 50).tolist(), {"start": 0.8}, "diverged"),
+        # A loss that may be negative has no scale of its own.
+        (np.linspace(-0.1, -3.0, 50).tolist(), {"start": -0.1, "baseline": None, "chance": None}, "learns"),
+        ([], {}, None),
+    ],
+    ids=["learns", "stuck", "slow", "diverged", "nan", "from-afar", "fine-tune", "spoiled", "negative", "no-run"],
+)
+def test_outcomes(losses, options, outcome):
+    assert Examined(examined(losses, **options)).outcome == outcome
+
+
+def test_the_final_loss_is_no_single_step():
+    losses = np.array([1.0] * 30)
+    losses[-1] = 50.0
+    assert final_of(losses) == 1.0
+    assert math.isnan(final_of(np.array([1.0, math.nan])))
+
+
+def test_nothing_is_found_where_nothing_stands_out():
+    assert diagnose(examined(FALLS)).findings == ()
+    still = diagnose(examined([2.3] * 50))
+    assert still.root is None
+    assert {"lr_too_high", "lr_too_low", "labels_unrelated"} <= set(still.not_evaluated)
+
+
+def layer(index, previous=None, *, gain=2.0, rms=1.0, via=None, grad=1.0, **more):
+    row = {"index": index, "path": f"net.{index}", "weight": f"net.{index}.weight", "call": 0, "kind": "linear",
+           "fan_in": 8, "fan_out": 8, "weight_rms": (gain / 8) ** 0.5, "gain": gain, "in_rms": rms * math.sqrt(0.5),
+           "rms": rms, "std": rms, "cosine": 0.5, "sample_std": rms, "numel": 64, "grad_rms": grad, "previous": previous,
+           "via": via or ("input" if previous is None else "layer"), "between": ["relu"], "norm_before": None,
+           "norm_after": None, "activation": "relu", "into": "relu"}  # fmt: skip
+    return row | more
+
+
+def test_chains_run_from_layer_to_layer_and_end_at_sums():
+    rows = [layer(0), layer(1, 0), layer(2, 1), layer(3, None, via="sum"), layer(4, 3)]
+    chains = chains_of({"layers": rows})
+    assert [chain.sites for chain in chains] == [["net.0", "net.1", "net.2"], ["net.3", "net.4"]]
+
+
+def test_of_two_ways_on_the_longer_is_the_chain():
+    rows = [layer(0), layer(1, 0), layer(2, 0), layer(3, 2), layer(4, 3)]
+    assert chains_of({"layers": rows})[0].sites == ["net.0", "net.2", "net.3", "net.4"]
+
+
+@pytest.mark.parametrize(("gain", "rate"), [(2.0, 1.0), (1.0, math.sqrt(0.5)), (1 / 3, math.sqrt(1 / 6)), (8.0, 2.0)])
+def test_rates_of_a_relu_chain_are_those_of_the_theory(gain, rate):
+    rows = [layer(i, i - 1 if i else None, gain=gain, rms=rate**i, grad=rate ** (6 - i), in_rms=rate ** (i - 1) * math.sqrt(0.5))
+            for i in range(6)]  # fmt: skip
+    chain = Chain(rows)
+    assert chain.weight_rate == pytest.approx(rate)
+    assert chain.forward_rate == pytest.approx(rate)
+    assert chain.backward_rate == pytest.approx(rate)
+    assert chain.gradient_left == pytest.approx(rate**4)
+
+
+def test_every_card_has_a_code_a_cause_and_a_reference_of_its_own():
+    assert len({card.code for card in CARDS}) == len({card.cause for card in CARDS}) == len(CARDS)
+    for card in CARDS:
+        assert card.formula
+        assert card.remedy.endswith(".")
+        assert card.reference
+        finding = report(card.cause, "Something was seen.", sites=["a", "b"], rivals=[("lr-too-high", "no")])
+        assert (finding.code, finding.first_site, finding.last_site) == (card.code, "a", "b")
+        assert finding.rivals[0].cause in BY_CAUSE
+
+
+def test_every_rule_has_a_card_and_knows_no_case():
+    names = {card.cause.replace("-", "_") for card in CARDS}
+    sources = "".join(inspect.getsource(inspect.getmodule(rule)) for rule in EXAMINED_RULES)
+    assert {rule.__name__ for rule in EXAMINED_RULES} <= names
+    for word in ("case_", "seed", "expected", "broken =", "torch", "Transformer"):
+        assert word not in sources
+
+
+def test_a_trial_survives_strict_json():
+    trial = Trial("he", math.nan, 0.1, True, 2, (2.3, math.nan), (2.3, 0.1))
+    fields = trial.to_dict()
+    assert fields["loss_before"] is None
+    assert fields["curves"] == {"before": [2.3, None], "after": [2.3, 0.1]}
