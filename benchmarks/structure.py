@@ -91,7 +91,7 @@ def measure_gpt2(rounds: int) -> None:
         f"GPT-2, {len(structure.branches)} branches: forward {one * 1e3:.0f} ms, reading {all_of_it * 1e3:.0f} ms, "
         f"ratio {ratios[1]:.2f} ({ratios[0]:.2f}-{ratios[2]:.2f}), 1.2 forward passes and {excess * 1e3:+.0f} ms"
     )
-    print(f"{rounds} readings, {len(found)} different result{'s' if len(found) > 1 else ''}")
+    print(f"{rounds} readings, different results: {len(found)}")
 
 
 if __name__ == "__main__":
