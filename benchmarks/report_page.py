@@ -15,7 +15,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from kilolayer.report import Report, load_runs, save_report, verdict_sentence
+from kilolayer.report import load_report, save_report
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "browser"))
 
@@ -32,9 +32,8 @@ STILL = ".select { position: static !important; }"
 
 def page_of(folders: list[Path], folder: Path) -> Path:
     """The report on some runs."""
-    runs = load_runs(folders)
-    report = Report(runs, title="kilolayer report", sentence=verdict_sentence(runs))
-    return save_report(report, folder / f"{len(runs)}.html")
+    report = load_report(folders)
+    return save_report(report, folder / f"{len(report.runs)}.html")
 
 
 def take(browser, page: Path, picture: Path, *, part: str | None = None, dark: bool = False) -> None:

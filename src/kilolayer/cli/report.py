@@ -19,8 +19,6 @@ class Format(str, Enum):
     text = "text"
 
 
-TITLE = "kilolayer report"
-
 FILES = (Format.html, Format.png)
 """Forms nobody reads in a terminal: they go to a file, and the terminal gets the text."""
 
@@ -42,16 +40,15 @@ def report(
     """
     from rich.console import Console
 
-    from kilolayer.report import RENDERERS, Report, load_runs, render_screen, save_report, verdict_sentence
+    from kilolayer.report import RENDERERS, load_report, render_screen, save_report
 
-    runs = load_runs(run)
-    sentence = verdict_sentence(runs)
-    made = Report(runs, title=TITLE, sentence=sentence)
+    made = load_report(run)
     renderer = next(one for one in RENDERERS if one.name == format.value)
     if out is not None and out.suffix.lower() != renderer.suffix:
         raise ValueError(f"--out must end in {renderer.suffix} for --format {format.value}, got {out}")
     if format in FILES or (format is Format.text and out is None):
-        Console().print(render_screen(runs, title=TITLE, sentence=sentence, brief=format in FILES and len(runs) > 1))
+        brief = format in FILES and len(made.runs) > 1
+        Console().print(render_screen(made.runs, title=made.title, sentence=made.sentence, brief=brief))
     elif out is None:
         typer.echo(renderer.render(made).decode(), nl=False)
     if format in FILES or out is not None:

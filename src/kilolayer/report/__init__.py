@@ -9,6 +9,7 @@ from kilolayer.report.follow import Glance, RunFollower
 from kilolayer.report.frame import render_frame
 from kilolayer.report.html import render_html
 from kilolayer.report.live import LiveView
+from kilolayer.report.load import load_report
 from kilolayer.report.markdown import render_markdown, to_markdown
 from kilolayer.report.page import MAX_DRAWN_RUNS
 from kilolayer.report.png import draw_png, save_png
@@ -41,6 +42,7 @@ __all__ = [
     "format_range",
     "format_value",
     "inert",
+    "load_report",
     "load_run",
     "load_runs",
     "render_depth",
