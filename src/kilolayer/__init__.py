@@ -39,6 +39,7 @@ _ROOMS = (
     "nn",
     "recording",
     "reference",
+    "remedies",
     "report",
     "schemes",
     "structure",

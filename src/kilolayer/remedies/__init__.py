@@ -1,7 +1,8 @@
 """Answers to findings: edits of a set-up, tried on the user's own, and the changes of code that do the same.
 
 - ``remedy``: what a remedy is. ``registry``: all of them, in one tuple, by the causes they answer.
-- ``rate``, ``data``, ``weights``, ``activations``, ``numerics``, ``streams``, ``skips``, ``schemes``: the edits.
+- ``rate``, ``membership``, ``data``, ``losses``, ``weights``, ``activations``, ``numerics``, ``streams``, ``norms``,
+  ``skips``, ``attention``, ``schemes``: the edits, each with the code that does the same.
 - ``operations``, ``sums``: change operations of somebody's ``forward`` while it runs. ``optimizers``: edits in place.
 - ``trial``: the set-up as built and as edited, trained alike. ``patch``: the change of code.
 

@@ -42,6 +42,7 @@ def let_negatives_through(setup: SetupLike, finding: Finding, found: Examined) -
 
 
 def negatives_patch(finding: Finding, found: Examined) -> str:
+    """As code."""
     where = f" at {finding.first_site}" if finding.first_site else ""
     return f"h = F.leaky_relu(h, 0.01)  # instead of relu{where}; F.softplus(h) where the output must be positive"
 
@@ -66,6 +67,7 @@ def relu_instead_of_sigmoid(setup: SetupLike, finding: Finding, found: Examined)
 
 
 def relu_patch(finding: Finding, found: Examined) -> str:
+    """As code."""
     return (
         "nn.ReLU()  # instead of nn.Sigmoid() between layers, and for each nn.Linear:\n"
         "nn.init.kaiming_normal_(linear.weight, nonlinearity='relu')"

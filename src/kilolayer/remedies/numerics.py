@@ -32,10 +32,12 @@ def _to(setup: SetupLike, dtype: torch.dtype) -> SetupLike:
 
 
 def single_precision(setup: SetupLike, finding: Finding, found: Examined) -> Edited:
+    """Parameters and inputs in float32."""
     return Edited(_to(setup, torch.float32), "parameters and inputs in float32")
 
 
 def single_patch(finding: Finding, found: Examined) -> str:
+    """As code."""
     return (
         "model.float()  # parameters in float32; for speed:\n"
         "with torch.autocast(device_type, dtype=torch.bfloat16):\n    loss = loss_fn(model(inputs), targets)"
@@ -43,16 +45,19 @@ def single_patch(finding: Finding, found: Examined) -> str:
 
 
 def brain_float(setup: SetupLike, finding: Finding, found: Examined) -> Edited:
+    """Parameters and inputs in bfloat16, which has the range of float32."""
     if not any(one.dtype == torch.float16 for one in setup.model.parameters()):
         raise Unsuitable("no parameter is of float16")
     return Edited(_to(setup, torch.bfloat16), "float16 -> bfloat16")
 
 
 def brain_patch(finding: Finding, found: Examined) -> str:
+    """As code."""
     return "model.to(torch.bfloat16)\ninputs = inputs.to(torch.bfloat16)"
 
 
 def larger_eps(setup: SetupLike, finding: Finding, found: Examined) -> Edited:
+    """The optimizer's eps at 1e-4, which half precision can tell from 0."""
     groups = optimizer_of(setup).param_groups
     if not all("eps" in group for group in groups):
         raise Unsuitable("the optimizer has no eps")
@@ -64,6 +69,7 @@ def larger_eps(setup: SetupLike, finding: Finding, found: Examined) -> Edited:
 
 
 def eps_patch(finding: Finding, found: Examined) -> str:
+    """As code."""
     return f"for group in optimizer.param_groups:\n    group['eps'] = {HALF_EPS:g}  # or where it is built"
 
 
@@ -87,28 +93,28 @@ def _finite_mask(call: Call) -> Any:
     return call.run_on(tensor.masked_fill(tensor == -math.inf, torch.finfo(tensor.dtype).min / 2))
 
 
-def _finite_attention_mask(call: Call) -> Any:
-    mask = call.kwargs.get("attn_mask", call.args[3] if len(call.args) > 3 else None)
-    if not isinstance(mask, Tensor):
-        return call.run()
-    query = call.args[0]
-    low = torch.finfo(query.dtype).min / 2
+def _finite_scores(call: Call) -> Any:
+    """Softmax of finite scores; of attention that torch does in one piece, the masks of its scores."""
+    if call.name == "softmax":
+        return _finite_mask(call)
+    query = call.tensor
+    masks = {key: call.kwargs.get(key) for key in ("attn_mask", "key_padding_mask")}
+    return call.run(**{key: _finite(mask, query) for key, mask in masks.items() if isinstance(mask, Tensor)})
+
+
+def _finite(mask: Tensor, query: Tensor) -> Tensor:
+    # Two masks are added, so each gets half of the way to the lowest number.
+    low = torch.finfo(query.dtype).min / 4
     if mask.dtype == torch.bool:
-        mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill(~mask, low)
-    else:
-        mask = mask.masked_fill(mask == -math.inf, low)
-    kwargs = {key: value for key, value in call.kwargs.items() if key != "attn_mask"}
-    return call.func(*call.args[:3], mask, *call.args[4:], **kwargs)
+        return torch.zeros_like(mask, dtype=query.dtype).masked_fill(mask, low)
+    return mask.masked_fill(mask == -math.inf, low)
 
 
 _Guard = Callable[[Call], Any]
 
 GUARDS: dict[str, tuple[tuple[str, ...], _Guard, str, str]] = {
-    "softmax": (("softmax",), _finite_mask, "large negative numbers instead of -inf",
+    "softmax": (("softmax", "multi_head_attention_forward"), _finite_scores, "large negative numbers instead of -inf",
                 "scores = scores.masked_fill(mask, torch.finfo(scores.dtype).min / 2)  # not -inf"),
-    "scaled_dot_product_attention": (
-        ("scaled_dot_product_attention",), _finite_attention_mask, "large negative numbers instead of -inf",
-        "mask = torch.zeros_like(keep, dtype=q.dtype).masked_fill(~keep, torch.finfo(q.dtype).min / 2)"),
     "log": (("log", "log2", "log10"), lambda call: call.run_on(_away_from_zero(call.tensor)),
             f"the argument of the logarithm kept above {TINY:g}", f"torch.log(x.clamp_min({TINY:g}))"),
     "sqrt": (("sqrt", "rsqrt"), lambda call: call.run_on(_away_from_zero(call.tensor)),
@@ -125,10 +131,8 @@ GUARDS: dict[str, tuple[tuple[str, ...], _Guard, str, str]] = {
 """ATen's name of an operation -> functions to guard, how, in words, and as code."""
 
 SAME_AS = {
-    "_softmax": "softmax", "_safe_softmax": "softmax", "log2": "log", "log10": "log", "rsqrt": "sqrt", "asin": "acos",
-    "_scaled_dot_product_flash_attention_for_cpu": "scaled_dot_product_attention",
-    "_scaled_dot_product_efficient_attention": "scaled_dot_product_attention",
-    "_scaled_dot_product_attention_math": "scaled_dot_product_attention", "var": "std", "reciprocal": "div",
+    "_softmax": "softmax", "_safe_softmax": "softmax", "baddbmm": "softmax", "log2": "log", "log10": "log", "rsqrt": "sqrt", "asin": "acos",
+    "var": "std", "reciprocal": "div",
 }  # fmt: skip
 
 
@@ -153,6 +157,7 @@ def guard_operation(setup: SetupLike, finding: Finding, found: Examined) -> Edit
 
 
 def guard_patch(finding: Finding, found: Examined) -> str:
+    """As code."""
     guard = _guard(found)
     where = f"# at {finding.first_site}:\n" if finding.first_site else ""
     return f"{where}{'x = torch.nan_to_num(x)' if guard is None else guard[3]}"
@@ -174,6 +179,7 @@ def draw_zero_directions(setup: SetupLike, finding: Finding, found: Examined) ->
 
 
 def zero_directions_patch(finding: Finding, found: Examined) -> str:
+    """As code."""
     return (
         "linear = weight_norm(linear)  # with its weight drawn at random; then, for outputs of 0:\n"
         "nn.init.zeros_(linear.parametrizations.weight.original0)"

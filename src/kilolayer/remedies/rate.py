@@ -5,12 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from torch import nn
-
 from kilolayer.diagnosis.examined import Examined
 from kilolayer.diagnosis.finding import Finding
 from kilolayer.remedies.optimizers import (
-    add_parameters,
     clip,
     clip_anew,
     each_group,
@@ -19,7 +16,7 @@ from kilolayer.remedies.optimizers import (
     usual_norm,
     warm_up,
 )
-from kilolayer.remedies.remedy import Edited, SetupLike, Unsuitable, optimizer_of, parameter_at
+from kilolayer.remedies.remedy import Edited, SetupLike, Unsuitable, optimizer_of
 
 LOWER, HIGHER = 0.1, 10.0
 TARGET_UPDATE = 5e-3
@@ -51,11 +48,13 @@ def factor_by_update(finding: Finding, found: Examined) -> float:
 
 
 def change_lr(setup: SetupLike, finding: Finding, found: Examined) -> Edited:
+    """The learning rate that was tried best, or that the update ratio asks for."""
     before, after = scale_lr(setup, lr_factor(finding, found))
     return Edited(setup, f"learning rate {before:g} -> {after:g}")
 
 
 def lr_patch(finding: Finding, found: Examined) -> str:
+    """As code."""
     lr = found.lr
     wanted = "0.1 times what it is" if lr is None else f"{lr * lr_factor(finding, found):g}"
     return f"for group in optimizer.param_groups:\n    group['lr'] = {wanted}  # or lr={wanted} where it is built"
@@ -71,17 +70,20 @@ def fit_lr(setup: SetupLike, finding: Finding, found: Examined) -> Edited:
 
 
 def fit_lr_patch(finding: Finding, found: Examined) -> str:
+    """As code."""
     lr = found.lr
     wanted = "..." if lr is None else f"{lr * factor_by_update(finding, found):g}"
     return f"for group in optimizer.param_groups:\n    group['lr'] = {wanted}  # or lr={wanted} where it is built"
 
 
 def warm_up_lr(setup: SetupLike, finding: Finding, found: Examined) -> Edited:
+    """A learning rate that grows linearly over the first steps."""
     warm_up(setup, WARM_UP_STEPS)
     return Edited(setup, f"learning rate grown over the first {WARM_UP_STEPS} steps")
 
 
 def warm_up_patch(finding: Finding, found: Examined) -> str:
+    """As code."""
     return (
         "scheduler = torch.optim.lr_scheduler.LambdaLR(\n"
         f"    optimizer, lambda step: min(1.0, (step + 1) / {WARM_UP_STEPS})\n)\n"
@@ -91,11 +93,13 @@ def warm_up_patch(finding: Finding, found: Examined) -> str:
 
 # ---------------------------------------------------------------------- gradients
 def clip_gradients(setup: SetupLike, finding: Finding, found: Examined) -> Edited:
+    """Gradients clipped to norm 1."""
     clip(setup, MAX_NORM)
     return Edited(setup, f"gradients clipped to norm {MAX_NORM:g}")
 
 
 def clip_patch(finding: Finding, found: Examined) -> str:
+    """As code."""
     return (
         "# in the loop, between loss.backward() and optimizer.step():\n"
         f"torch.nn.utils.clip_grad_norm_(model.parameters(), {MAX_NORM})"
@@ -107,21 +111,25 @@ def _own_norm(found: Examined) -> float:
 
 
 def unclip_gradients(setup: SetupLike, finding: Finding, found: Examined) -> Edited:
+    """Gradients clipped to their usual norm, whatever the user's loop makes of them."""
     norm = _own_norm(found)
     clip_anew(setup, norm)
     return Edited(setup, f"gradients clipped to norm {norm:.3g} instead")
 
 
 def unclip_patch(finding: Finding, found: Examined) -> str:
+    """As code."""
     return f"torch.nn.utils.clip_grad_norm_(model.parameters(), {_own_norm(found):.3g})"
 
 
 def insert_zero_grad(setup: SetupLike, finding: Finding, found: Examined) -> Edited:
+    """Gradients dropped behind every step."""
     forget_gradients_after_step(setup)
     return Edited(setup, "gradients dropped behind every step")
 
 
 def zero_grad_patch(finding: Finding, found: Examined) -> str:
+    """As code."""
     return "# in the loop, before loss.backward():\noptimizer.zero_grad()"
 
 
@@ -131,6 +139,7 @@ def _decay(setup: SetupLike) -> float:
 
 
 def lower_weight_decay(setup: SetupLike, finding: Finding, found: Examined) -> Edited:
+    """A weight decay in common use."""
     decay = _decay(setup)
     before = max(group.get("weight_decay") or 0.0 for group in optimizer_of(setup).param_groups)
     if before <= decay:
@@ -144,87 +153,18 @@ def lower_weight_decay(setup: SetupLike, finding: Finding, found: Examined) -> E
 
 
 def weight_decay_patch(finding: Finding, found: Examined) -> str:
+    """As code."""
     name = str(found.facts["optimizer"].get("name", ""))
     decay = ADAM_DECAY if "adamw" in name.lower() else SGD_DECAY
     return f"for group in optimizer.param_groups:\n    group['weight_decay'] = {decay:g}  # or where it is built"
 
 
 def drop_weight_decay(setup: SetupLike, finding: Finding, found: Examined) -> Edited:
+    """No weight decay."""
     each_group(setup, lambda group: group.update(weight_decay=0.0))
     return Edited(setup, "no weight decay")
 
 
 def drop_weight_decay_patch(finding: Finding, found: Examined) -> str:
+    """As code."""
     return "for group in optimizer.param_groups:\n    group['weight_decay'] = 0.0"
-
-
-# ---------------------------------------------------------------------- what is trained
-def add_missing(setup: SetupLike, finding: Finding, found: Examined) -> Edited:
-    names = [row["name"] for row in found.trained if row["is_optimized"] is False]
-    parameters = [one for name in names if (one := parameter_at(setup.model, name)) is not None]
-    count = add_parameters(setup, parameters)
-    if not count:
-        raise Unsuitable("the optimizer holds every trained parameter")
-    lr = optimizer_of(setup).param_groups[-1].get("lr")
-    return Edited(setup, f"{count} parameters added to the optimizer, learning rate {lr:g}")
-
-
-def add_missing_patch(finding: Finding, found: Examined) -> str:
-    names = [row["name"] for row in found.trained if row["is_optimized"] is False]
-    owners = list(dict.fromkeys(name.rpartition(".")[0] for name in names))
-    if owners and len(owners) <= 3 and all(owner and not any(one.isdigit() for one in owner) for owner in owners):
-        lines = [f"optimizer.add_param_group({{'params': model.{owner}.parameters()}})" for owner in owners]
-        return "\n".join(lines)
-    return (
-        "held = {id(p) for group in optimizer.param_groups for p in group['params']}\n"
-        "optimizer.add_param_group({'params': [p for p in model.parameters() if id(p) not in held]})"
-    )
-
-
-def unfreeze(setup: SetupLike, finding: Finding, found: Examined) -> Edited:
-    frozen = [one for one in setup.model.parameters() if not one.requires_grad and one.is_floating_point()]
-    if not frozen:
-        raise Unsuitable("no parameter is frozen")
-    for parameter in frozen:
-        parameter.requires_grad_(True)
-    add_parameters(setup, frozen)
-    return Edited(setup, f"{len(frozen)} parameters unfrozen")
-
-
-def unfreeze_patch(finding: Finding, found: Examined) -> str:
-    return "model.requires_grad_(True)  # before the optimizer is built"
-
-
-def register_hidden(setup: SetupLike, finding: Finding, found: Examined) -> Edited:
-    """Lists of modules become ``ModuleList``, dictionaries ``ModuleDict``, tensors parameters of the optimizer."""
-    hidden: list[Any] = []
-    for module in list(setup.model.modules()):
-        for key, value in list(vars(module).items()):
-            if not key.startswith("_") and (container := _container(value)) is not None:
-                setattr(module, key, container)
-                hidden += container.parameters() if isinstance(container, nn.Module) else [container]
-    count = add_parameters(setup, [one for one in hidden if one.requires_grad])
-    if not hidden:
-        raise Unsuitable("the tensors are in no list, dictionary or attribute of a module")
-    return Edited(setup, f"{count} parameters registered and given to the optimizer")
-
-
-def _container(value: Any) -> Any:
-    """The registering twin of a plain attribute; ``None`` where it holds nothing that is trained."""
-    if isinstance(value, (list, tuple)) and value and all(isinstance(one, nn.Module) for one in value):
-        return nn.ModuleList(value)
-    if isinstance(value, dict) and value and all(isinstance(one, nn.Module) for one in value.values()):
-        return nn.ModuleDict({str(key): one for key, one in value.items()}) if _has_words(value) else None
-    if isinstance(value, (list, tuple)) and value and all(isinstance(one, nn.Parameter) for one in value):
-        return nn.ParameterList(value)
-    return None
-
-
-def _has_words(value: dict[Any, Any]) -> bool:
-    return all(isinstance(key, str) and key.isidentifier() for key in value)
-
-
-def register_patch(finding: Finding, found: Examined) -> str:
-    name = str(finding.first_site or "layers").partition("[")[0]
-    attribute = name.rpartition(".")[2] or "layers"
-    return f"self.{attribute} = nn.ModuleList({attribute})  # instead of a plain list"

@@ -4,13 +4,27 @@ from __future__ import annotations
 
 from kilolayer.diagnosis.examined import Examined
 from kilolayer.diagnosis.finding import Finding
-from kilolayer.remedies import activations, data, numerics, rate, schemes, skips, streams, weights
+from kilolayer.remedies import (
+    activations,
+    attention,
+    data,
+    losses,
+    membership,
+    norms,
+    numerics,
+    rate,
+    schemes,
+    skips,
+    streams,
+    weights,
+)
 from kilolayer.remedies.remedy import Remedy
 
 CHAINS = ("init-too-small", "init-too-large", "ordered-phase", "init-wrong-for-activation", "saturated-units")
 
 
 def uncut_patch(finding: Finding, found: Examined) -> str:
+    """As code."""
     sites = " .. ".join(dict.fromkeys(site for site in (finding.first_site, finding.last_site) if site))
     return (
         f"# between {sites or 'the parameters'} and the loss, take out what cuts the graph:\n"
@@ -19,33 +33,41 @@ def uncut_patch(finding: Finding, found: Examined) -> str:
 
 
 def related_patch(finding: Finding, found: Examined) -> str:
+    """As code."""
     return "for index in range(8):\n    print(inputs[index], targets[index])  # do they belong together?"
 
 
 REMEDIES: tuple[Remedy, ...] = (
     # The set-up: what can be mended exactly.
-    Remedy("registered parameters", ("parameters-not-registered",), rate.register_hidden, rate.register_patch),
-    Remedy("parameters in the optimizer", ("parameters-not-optimized",), rate.add_missing, rate.add_missing_patch),
-    Remedy("unfrozen", ("frozen-by-mistake",), rate.unfreeze, rate.unfreeze_patch),
+    Remedy(
+        "registered parameters", ("parameters-not-registered",), membership.register_hidden, membership.register_patch
+    ),
+    Remedy(
+        "parameters in the optimizer",
+        ("parameters-not-optimized",),
+        membership.add_missing,
+        membership.add_missing_patch,
+    ),
+    Remedy("unfrozen", ("frozen-by-mistake",), membership.unfreeze, membership.unfreeze_patch),
     Remedy("uncut graph", ("gradient-cut",), None, uncut_patch),
     Remedy("zero_grad", ("zero-grad-missing",), rate.insert_zero_grad, rate.zero_grad_patch),
     Remedy("wider clipping", ("clip-to-nothing",), rate.unclip_gradients, rate.unclip_patch),
     Remedy("finite samples", ("bad-batch",), data.drop_bad_samples, data.bad_samples_patch),
     Remedy("labels beside their inputs", ("labels-unrelated",), None, related_patch),
-    Remedy("matching shapes", ("loss-broadcast",), data.match_shapes, data.match_shapes_patch, changes_loss=True),
-    Remedy("right axis", ("wrong-axis",), data.right_axis, data.right_axis_patch, changes_loss=True),
+    Remedy("matching shapes", ("loss-broadcast",), losses.match_shapes, losses.match_shapes_patch, changes_loss=True),
+    Remedy("right axis", ("wrong-axis",), losses.right_axis, losses.right_axis_patch, changes_loss=True),
     Remedy(
         "what the loss wants",
         ("output-loss-mismatch",),
-        data.give_loss_what_it_wants,
-        data.loss_patch,
+        losses.give_loss_what_it_wants,
+        losses.loss_patch,
         changes_loss=True,
     ),
     Remedy(
         "no output activation",
         ("output-activation-wrong", "dead-units"),
-        data.drop_output_activation,
-        data.drop_output_patch,
+        losses.drop_output_activation,
+        losses.drop_output_patch,
     ),
     # Inputs and numerics.
     Remedy("standardized inputs", ("inputs-unscaled",), data.standardize_inputs, data.standardize_patch),
@@ -72,8 +94,8 @@ REMEDIES: tuple[Remedy, ...] = (
     Remedy("alpha on the skip", ("alpha-misplaced",), streams.alpha_on_the_skip, streams.alpha_patch),
     Remedy("alpha of this depth", ("alpha-wrong-for-depth",), streams.alpha_of_depth, streams.alpha_of_depth_patch),
     Remedy("beta of this depth", ("init-gain-wrong",), weights.scale_into_sums, weights.beta_patch),
-    Remedy("final norm", ("final-norm-missing",), streams.final_norm, streams.final_norm_patch),
-    Remedy("norms in front of branches", ("norm-missing",), streams.pre_norm, streams.pre_norm_patch),
+    Remedy("final norm", ("final-norm-missing",), norms.final_norm, norms.final_norm_patch),
+    Remedy("norms in front of branches", ("norm-missing",), norms.pre_norm, norms.pre_norm_patch),
     Remedy("branches from zero", ("norm-missing", "skip-attenuated"), streams.skip_init, streams.skip_init_patch),
     Remedy(
         "branches scaled down",
@@ -100,17 +122,19 @@ REMEDIES: tuple[Remedy, ...] = (
         skips.add_norms,
         skips.norms_patch,
     ),
-    Remedy("output bias", ("output-bias-missing",), data.set_output_bias, data.output_bias_patch),
-    Remedy("embedding scale", ("embedding-scale",), streams.scale_embedding, streams.embedding_patch),
+    Remedy("output bias", ("output-bias-missing",), losses.set_output_bias, losses.output_bias_patch),
+    Remedy("embedding scale", ("embedding-scale",), attention.scale_embedding, attention.embedding_patch),
     # Attention and recurrence.
-    Remedy("scaled scores", ("attention-unscaled", "attention-saturated"), streams.scale_scores, streams.scores_patch),
+    Remedy(
+        "scaled scores", ("attention-unscaled", "attention-saturated"), attention.scale_scores, attention.scores_patch
+    ),
     Remedy(
         "qk-norm",
         ("attention-saturated", "attention-logits-growing"),
-        streams.normalize_queries,
-        streams.scores_patch,
+        attention.normalize_queries,
+        attention.scores_patch,
     ),
-    Remedy("z-loss", ("output-logits-drifting",), data.z_loss, data.z_loss_patch),
+    Remedy("z-loss", ("output-logits-drifting",), losses.z_loss, losses.z_loss_patch),
     # The optimizer.
     Remedy(
         "clipping",
@@ -123,7 +147,14 @@ REMEDIES: tuple[Remedy, ...] = (
     Remedy("no weight decay", ("weight-decay-dominates",), rate.drop_weight_decay, rate.drop_weight_decay_patch),
     Remedy(
         "lower learning rate",
-        ("lr-too-high", "attention-logits-growing", "output-logits-drifting", "recurrence-explodes", "inputs-unscaled"),
+        (
+            "lr-too-high",
+            "loss-spike",
+            "attention-logits-growing",
+            "output-logits-drifting",
+            "recurrence-explodes",
+            "inputs-unscaled",
+        ),
         rate.change_lr,
         rate.lr_patch,
     ),

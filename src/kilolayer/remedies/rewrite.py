@@ -57,8 +57,9 @@ def _set_keyword(source: str, call: ast.Call, key: str, text: str) -> str | None
     if key == "lr" and len(call.args) > 1:
         return _with(source, call.args[1], text)
     end = _span(source, call)[1] - 1
-    separator = "" if source[:end].rstrip().endswith(("(", ",")) else ", "
-    return f"{source[:end].rstrip()}{separator}{key}={text}{source[end:]}"
+    before = source[:end].rstrip()
+    separator = "" if before.endswith("(") else " " if before.endswith(",") else ", "
+    return f"{before}{separator}{key}={text}{source[end:]}"
 
 
 def _optimizer_option(source: str, found: Examined, key: str, text: str) -> str | None:
@@ -69,21 +70,25 @@ def _optimizer_option(source: str, found: Examined, key: str, text: str) -> str 
 
 # ---------------------------------------------------------------------- options of the optimizer
 def set_lr(source: str, finding: Finding, found: Examined) -> str | None:
+    """The learning rate in the optimizer's call."""
     if found.lr is None:
         return None
     return _optimizer_option(source, found, "lr", f"{found.lr * lr_factor(finding, found):g}")
 
 
 def set_weight_decay(source: str, finding: Finding, found: Examined) -> str | None:
+    """The weight decay in the optimizer's call."""
     is_adam = "adamw" in str(found.facts["optimizer"].get("name")).lower()
     return _optimizer_option(source, found, "weight_decay", f"{ADAM_DECAY if is_adam else SGD_DECAY:g}")
 
 
 def drop_weight_decay(source: str, finding: Finding, found: Examined) -> str | None:
+    """A weight decay of 0 there."""
     return _optimizer_option(source, found, "weight_decay", "0.0")
 
 
 def set_eps(source: str, finding: Finding, found: Examined) -> str | None:
+    """The eps there."""
     return _optimizer_option(source, found, "eps", f"{HALF_EPS:g}")
 
 
@@ -122,11 +127,13 @@ def _insert(source: str, before: ast.stmt, text: str) -> str | None:
 
 
 def insert_zero_grad(source: str, finding: Finding, found: Examined) -> str | None:
+    """A line in front of ``loss.backward()``."""
     loop = _loop(source)
     return None if loop is None else _insert(source, loop[0], f"{loop[2]}.zero_grad()")
 
 
 def insert_clipping(source: str, finding: Finding, found: Examined) -> str | None:
+    """A line in front of ``optimizer.step()``."""
     loop = _loop(source)
     if loop is None:
         return None
@@ -136,6 +143,7 @@ def insert_clipping(source: str, finding: Finding, found: Examined) -> str | Non
 
 # ---------------------------------------------------------------------- lines of the model
 def right_axis(source: str, finding: Finding, found: Examined) -> str | None:
+    """The ``dim`` of the one softmax of the file."""
     tree = _parse(source)
     calls = [] if tree is None else _calls(tree, {"Softmax", "LogSoftmax", "softmax", "log_softmax"})
     if len(calls) != 1:

@@ -26,14 +26,17 @@ def _convert(setup: SetupLike, scheme: str) -> Edited:
 
 
 def to_pre_ln(setup: SetupLike, finding: Finding, found: Examined) -> Edited:
+    """Pre-LN with a final norm, drawn anew."""
     return _convert(setup, "pre-ln")
 
 
 def to_deepnorm(setup: SetupLike, finding: Finding, found: Examined) -> Edited:
+    """DeepNorm with this depth's alpha and beta, drawn anew."""
     return _convert(setup, "deepnorm")
 
 
 def pre_ln_patch(finding: Finding, found: Examined) -> str:
+    """As code."""
     return (
         "nn.TransformerEncoderLayer(..., norm_first=True)  # in your own block: x = x + branch(norm(x))\n"
         "self.final_norm = nn.LayerNorm(width)  # and in forward, behind the last block: h = self.final_norm(h)"
@@ -41,6 +44,7 @@ def pre_ln_patch(finding: Finding, found: Examined) -> str:
 
 
 def deepnorm_patch(finding: Finding, found: Examined) -> str:
+    """As code."""
     return (
         "plan = kilolayer.plan_conversion(model, scheme='deepnorm', inputs=(inputs,), fresh=True)\n"
         "kilolayer.apply_conversion(model, plan)  # before the optimizer is built"

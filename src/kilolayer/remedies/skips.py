@@ -117,6 +117,7 @@ class _Skip:
 
 
 def skips_patch(finding: Finding, found: Examined) -> str:
+    """As code."""
     return (
         "class Block(nn.Module):\n"
         "    def __init__(self, width):\n"
@@ -146,6 +147,7 @@ def _behind(norm: nn.Module) -> Any:
 
 
 def norms_patch(finding: Finding, found: Examined) -> str:
+    """As code."""
     norm = "nn.GroupNorm(1, channels)" if any(row["kind"] == "conv" for row in found.layers) else "nn.LayerNorm(width)"
     return f"{norm}  # behind each layer, in front of its activation"
 
@@ -165,4 +167,5 @@ def group_norm(setup: SetupLike, finding: Finding, found: Examined) -> Edited:
 
 
 def group_norm_patch(finding: Finding, found: Examined) -> str:
+    """As code."""
     return "nn.GroupNorm(1, channels)  # instead of nn.BatchNorm2d(channels)"

@@ -28,6 +28,9 @@ FEWEST_STEPS = 10
 BETTER = 0.05
 """Share by which a loss must be lower to count as lower."""
 
+WORTHWHILE = 0.01
+"""The same as a share of where the loss starts: of two runs that both learned everything none is better."""
+
 SEED = 0
 
 
@@ -64,8 +67,8 @@ def prove(
 
     - is finite to its end,
     - ends below its own start by 5 %, and
-    - ends below the untouched run's end by 5 % and by more than the noise, twice the standard error of the
-      difference; or the untouched run is not finite.
+    - ends below the untouched run's end by 5 %, by 1 % of its own start and by more than the noise, twice the
+      standard error of the difference; or the untouched run is not finite.
 
     Ends are means over the last tenth of the steps, at least five. Where the edit changes what the loss measures, the
     two runs are compared by the share of its own start that each has left.
@@ -172,9 +175,12 @@ def _is_lower(before: Sequence[float], after: Sequence[float], *, changes_loss: 
     other = _end(before)
     if not math.isfinite(other):
         return True
-    scale, own = (abs(before[0]) or 1.0, abs(start) or 1.0) if changes_loss else (1.0, 1.0)
-    noise = 2 * math.hypot(_standard_error(before) / scale, _standard_error(after) / own)
-    return end / own < other / scale - max(BETTER * abs(other / scale), noise)
+    # In shares of each run's own start, or of one that both have.
+    unit = abs(start) or 1.0
+    unit_before = (abs(before[0]) or 1.0) if changes_loss else unit
+    noise = 2 * math.hypot(_standard_error(before) / unit_before, _standard_error(after) / unit)
+    gain = other / unit_before - end / unit
+    return gain > max(BETTER * abs(other / unit_before), WORTHWHILE, noise)
 
 
 def _tail(losses: Sequence[float]) -> np.ndarray:

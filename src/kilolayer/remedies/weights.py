@@ -78,6 +78,7 @@ def _zero_bias(model: nn.Module, weight: str) -> None:
 
 
 def initialize_patch(finding: Finding, found: Examined) -> str:
+    """As code."""
     layers = _layers_of(finding, found)
     if len(layers) == 1 and any(
         row["kind"] == "embedding" and row["weight"] == layers[0]["weight"] for row in found.layers
@@ -146,15 +147,18 @@ def orthogonal_recurrence(setup: SetupLike, finding: Finding, found: Examined) -
 
 
 def orthogonal_patch(finding: Finding, found: Examined) -> str:
+    """As code."""
     return f"nn.init.orthogonal_(model.rnn.weight_hh_l0, gain={RECURRENT_GAIN:g})"
 
 
 def first_factor_patch(finding: Finding, found: Examined) -> str:
+    """As code."""
     name = finding.first_site or "lora_a"
     return f"nn.init.kaiming_uniform_(model.{_code(name)}, a=5 ** 0.5)  # and leave the other factor at 0"
 
 
 def draw_stuck_patch(finding: Finding, found: Examined) -> str:
+    """As code."""
     return (
         "for parameter in model.parameters():\n    if parameter.dim() >= 2:\n"
         "        nn.init.kaiming_normal_(parameter, nonlinearity='relu')"
@@ -198,6 +202,7 @@ def _scaled_names(setup: SetupLike, found: Examined) -> list[str]:
 
 
 def beta_patch(finding: Finding, found: Examined) -> str:
+    """As code."""
     beta = finding.predicted or 1.0
     return (
         "# value, output and feed-forward projections, not query and key:\n"
