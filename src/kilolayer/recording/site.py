@@ -18,8 +18,8 @@ class Site:
     """One place where numbers are measured, and what the model is there.
 
     ``name`` follows ``path[#call][:sum|:out|:in]``; a parameter's site is its fully qualified name.
-    ``order`` counts in order of execution. ``block_index`` is 0-based, ``None`` outside the blocks; a block is a residual
-    branch, or where there are none a matrix with what follows it.
+    ``order`` counts in order of execution. ``block_index`` is 0-based, ``None`` outside the blocks; a block is a
+    residual branch, or where there are none a matrix with what follows it.
     ``stream`` marks the one site per block that stands for the signal along the depth: the residual sum
     (after its norm under post-norm), or, in a block without skip, the pre-activation.
     ``norm_placement`` and the scales describe the residual branch that ends at the site (``"none"`` and
