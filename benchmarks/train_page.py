@@ -1,0 +1,76 @@
+"""What ``train_evidence.py`` has run, as the part of docs/train.md behind its marker."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+PAGE = Path(__file__).parent.parent / "docs" / "train.md"
+MARKER = "<!-- measured -->\n"
+
+
+def write_page(out: Path) -> None:
+    """Replace everything behind the marker."""
+    head, marker, _ = PAGE.read_text(encoding="utf-8").partition(MARKER)
+    if not marker:
+        raise ValueError(f"{PAGE} has no line {MARKER.strip()!r}")
+    parts = [_runs(out), _kills(out), _widths(out)]
+    PAGE.write_text(head + marker + "\n" + "\n\n".join(part for part in parts if part) + "\n", encoding="utf-8")
+
+
+def _runs(out: Path) -> str:
+    rows = []
+    for name in ("shakespeare", "tatoeba"):
+        result = _read(out / name / "run" / "result.json")
+        if result is None:
+            continue
+        attempts = [json.loads(line) for line in (out / name / "attempts.jsonl").read_text().splitlines()]
+        wall, cpu = (sum(one[key] for one in attempts) / 60 for key in ("wall_s", "cpu_s"))
+        load = max(max(one["load_before"], one["load_after"]) for one in attempts)
+        scores = result["scores"]
+        bleu = f"{scores['bleu']:.1f} / {scores['chrf']:.1f}" if "bleu" in scores else "-"
+        rows.append(
+            f"| {name} | {result['step']} | {result['loss']:.3f} | {scores.get('nats_per_character', math.nan):.3f} "
+            f"| {bleu} | {wall:.0f} | {cpu:.0f} | {attempts[-1]['threads']} | {load:.1f} |"
+        )
+    if not rows:
+        return ""
+    head = (
+        "| run | steps | held-out, nats/token | nats/character | BLEU / chrF | minutes | CPU minutes | threads | load |"
+    )
+    return "\n".join([head, "|---|---|---|---|---|---|---|---|---|", *rows])
+
+
+def _kills(out: Path) -> str:
+    done = _read(out / "kills" / "kills.json")
+    if done is None:
+        return ""
+    same = f"{done['identical']} of {done['rounds']} ended with the same bits"
+    return (
+        f"{done['kills']} kills at random moments over {done['rounds']} runs of 60 steps: every run could be "
+        f"continued, and {same} as the run that was left alone."
+    )
+
+
+def _widths(out: Path) -> str:
+    losses: dict[tuple[str, int], dict[float, list[float]]] = {}
+    for path in sorted((out / "width").glob("*/result.json")):
+        found = re.fullmatch(r"(mup|standard)-(\d+)-lr(.*)-seed\d+", path.parent.name)
+        loss = _read(path)["loss"]
+        if found is not None and loss is not None:
+            losses.setdefault((found[1], int(found[2])), {}).setdefault(float(found[3]), []).append(loss)
+    if not losses:
+        return ""
+    lines = ["| parametrization | width | best rate | loss there |", "|---|---|---|---|"]
+    for (kind, width), by_lr in sorted(losses.items()):
+        means = {lr: sum(those) / len(those) for lr, those in by_lr.items()}
+        best = min(means, key=means.__getitem__)
+        lines.append(f"| {kind} | {width} | {best:.3g} | {means[best]:.3f} |")
+    return "\n".join(lines)
+
+
+def _read(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
