@@ -131,7 +131,8 @@ GUARDS: dict[str, tuple[tuple[str, ...], _Guard, str, str]] = {
 """ATen's name of an operation -> functions to guard, how, in words, and as code."""
 
 SAME_AS = {
-    "_softmax": "softmax", "_safe_softmax": "softmax", "baddbmm": "softmax", "log2": "log", "log10": "log", "rsqrt": "sqrt", "asin": "acos",
+    "_softmax": "softmax", "_safe_softmax": "softmax", "baddbmm": "softmax",
+    "log2": "log", "log10": "log", "rsqrt": "sqrt", "asin": "acos",
     "var": "std", "reciprocal": "div",
 }  # fmt: skip
 
