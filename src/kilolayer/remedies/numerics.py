@@ -123,8 +123,10 @@ GUARDS: dict[str, tuple[tuple[str, ...], _Guard, str, str]] = {
             f"x / (y + {TINY:g})"),
     "pow": (("pow", "__pow__"), lambda call: call.run_on(_away_from_zero(call.tensor)),
             f"the base kept above {TINY:g}", f"x.clamp_min({TINY:g}) ** power"),
-    "std": (("std", "var"), lambda call: (call.run_on(call.tensor + TINY * torch.randn_like(call.tensor))),
-            "noise of 1e-6 under the std", "x.var(dim).add(1e-6).sqrt()  # not x.std(dim)"),
+    "reciprocal": (("reciprocal", "__rdiv__", "__rtruediv__"), lambda call: call.run_on(_nonzero(call.tensor)),
+                   f"the divisor kept {TINY:g} away from 0", f"1 / (x + {TINY:g})"),
+    "std": (("std",), lambda call: call.tensor.var(*call.args[1:], **call.kwargs).add(TINY).sqrt(),
+            f"{TINY:g} added to the variance", f"x.var(dim).add({TINY:g}).sqrt()  # not x.std(dim)"),
     "acos": (("acos", "asin"), lambda call: call.run_on(call.tensor.clamp(-1 + TINY, 1 - TINY)),
              "the argument kept within (-1, 1)", f"torch.acos(x.clamp(-1 + {TINY:g}, 1 - {TINY:g}))"),
 }  # fmt: skip
@@ -133,7 +135,6 @@ GUARDS: dict[str, tuple[tuple[str, ...], _Guard, str, str]] = {
 SAME_AS = {
     "_softmax": "softmax", "_safe_softmax": "softmax", "baddbmm": "softmax",
     "log2": "log", "log10": "log", "rsqrt": "sqrt", "asin": "acos",
-    "var": "std", "reciprocal": "div",
 }  # fmt: skip
 
 

@@ -25,6 +25,8 @@ MAKES_NAN = {
     "root of zero": lambda h: torch.sqrt(h.sum(1)),
     "inverse root": lambda h: h * torch.rsqrt(h.sum(1, keepdim=True)),
     "zero over zero": lambda h: h / h.sum(1, keepdim=True),
+    "one over zero": lambda h: h * (1 / h.sum(1, keepdim=True)),
+    "std of a constant": lambda h: h.std(1),
     "power below one": lambda h: h.sum(1) ** 0.5,
     "masked row": lambda h: torch.where(h > 0, h, float("-inf")).softmax(-1),
 }
