@@ -119,11 +119,43 @@ def verdicts(folder: Path, limit_s: float, only: str, save: bool) -> None:
                 diagnosis.recording.save(target)
 
 
+def expected_starts(variant: Variant) -> tuple[str, ...] | None:
+    """What the name of the first place may begin with; ``None`` for a fault that has no place in the model."""
+    fault = variant.name.partition(f"-{variant.options.family}-")[0]
+    first = {"transformer": ("embedding", "position"), "rnn": ("rnn",)}.get(variant.options.family, ("0",))
+    blocks = {"transformer": ("layers.0",), "mlp": ("1",)}.get(variant.options.family, ("0", "1", "2"))
+    end = {"plain": (str(2 * variant.options.depth),), "mlp": (str(variant.options.depth),)}
+    of_fault = {
+        "inputs": ("0",),
+        "dead": ("1",),
+        "gradient-cut": first,
+        "frozen-by-mistake": first,
+        "units-identical": first,
+        "init-small": ("0",),
+        "init-default": ("0",),
+        "init-large": ("0",),
+        "sigmoid": ("0",),
+        "ordered": ("0",),
+        "skip-missing": ("0",),
+        "bn-no-skip": ("0",),
+        "post-norm": blocks,
+        "norm-missing": blocks,
+        "skip-half": blocks,
+        "skip-doubled": blocks,
+        "alpha-branch": blocks,
+        "no-final-norm": (f"layers.{variant.options.depth - 1}", *end["mlp"]),
+        "attention-unscaled": ("layers.0.attention",),
+        "recurrence": ("rnn",),
+    }
+    return of_fault.get(fault)
+
+
 def table(folder: Path) -> None:
     judged, known = read(folder / "verdicts.jsonl"), read(folder / "outcomes.jsonl")
     right: Counter[str] = Counter()
     total: Counter[str] = Counter()
     wrong: Counter[tuple[str, str]] = Counter()
+    sites: Counter[bool] = Counter()
     for variant in variants():
         if variant.name not in judged:
             continue
@@ -135,6 +167,12 @@ def table(folder: Path) -> None:
         good = cause in expected if expected else cause is None
         # A fault that does no harm may be named all the same where it is one, or passed over.
         good = good or (not expected and cause in variant.causes)
+        starts = expected_starts(variant) if expected and good else None
+        if starts is not None:
+            place = (judged[variant.name]["sites"] or [None])[0]
+            sites[place is not None and place.startswith(starts)] += 1
+            if place is None or not place.startswith(starts):
+                print(f"  {variant.name}: starts at {place}, not {starts}")
         total[label] += 1
         right[label] += good
         if not good:
@@ -147,6 +185,7 @@ def table(folder: Path) -> None:
     faulty = sum(count for label, count in total.items() if label != "healthy")
     named = sum(right.values()) - right["healthy"]
     print(f"broken: {named} of {faulty}; healthy: {right['healthy']} of {total['healthy']}")
+    print(f"place named: {sites[True]} of {sum(sites.values())}")
     print(f"kinds: {Counter(entry['kind'] for entry in known.values())}")
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 SUM_TOLERANCE = 1e-3
@@ -27,6 +28,7 @@ class LossInput:
     Attributes:
         kind: ``nll``, ``mse``, ``bce`` and so on.
         value, target: the record's values of what is compared.
+        own: the mean loss of an entry as it is.
         baseline: the loss of the best answer that does not look at the input; ``None`` where there is no such thing.
         chance: for classes, ln of how many there are.
         class_dim: the dimension of classes.
@@ -38,6 +40,7 @@ class LossInput:
     kind: str
     value: int
     target: int
+    own: float | None = None
     baseline: float | None = None
     chance: float | None = None
     class_dim: int | None = None
@@ -65,7 +68,18 @@ def describe_loss(name: str, args: tuple[Any, ...], *, value: int, target: int) 
     found.target_low, found.target_high = (float(one) for one in torch.aminmax(wide))
     found.target_mean, found.target_std = float(wide.mean()), float(wide.std(correction=0))
     found.baseline = _baseline(kind, wide)
+    found.own = _mean_loss(kind, own.float(), wide)
     return found
+
+
+def _mean_loss(kind: str, own: Tensor, target: Tensor) -> float | None:
+    if own.shape != target.shape:
+        return None
+    if kind == "bce":
+        return float(F.binary_cross_entropy(own, target))
+    if kind == "bce-with-logits":
+        return float(F.binary_cross_entropy_with_logits(own, target))
+    return float(F.mse_loss(own, target) if kind == "mse" else F.smooth_l1_loss(own, target))
 
 
 def _describe_classes(own: Tensor, goal: Tensor, args: tuple[Any, ...], *, value: int, target: int) -> LossInput:
@@ -75,10 +89,12 @@ def _describe_classes(own: Tensor, goal: Tensor, args: tuple[Any, ...], *, value
     counts = torch.bincount(kept[kept >= 0]).double()
     shares = counts[counts > 0] / counts.sum() if len(kept) else counts
     low, high = (float(one) for one in torch.aminmax(own))
+    mean = F.nll_loss(own.float(), goal, ignore_index=ignore) if len(kept) else None
     return LossInput(
         "nll",
         value,
         target,
+        own=None if mean is None else float(mean),
         baseline=float(-(shares * shares.log()).sum()) if len(kept) else None,
         chance=math.log(own.shape[dim]),
         class_dim=dim,

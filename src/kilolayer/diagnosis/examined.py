@@ -187,12 +187,20 @@ class Examined:
     def baseline(self) -> float | None:
         """The loss of the best answer that does not look at the input."""
         known = None if self.main_loss is None else self.main_loss["baseline"]
-        return self.facts["loss"]["constant"] if known is None else known
+        return self.facts["loss"]["constant"] if known is None else known * self._loss_scale
 
     @cached_property
     def chance(self) -> float | None:
         """The loss of even odds for every class, where there are classes; else :attr:`baseline`."""
-        return self.baseline if self.main_loss is None else self.main_loss["chance"] or self.baseline
+        known = None if self.main_loss is None else self.main_loss["chance"]
+        return self.baseline if not known else known * self._loss_scale
+
+    @cached_property
+    def _loss_scale(self) -> float:
+        """The loss over the mean of its operation: sums, weights and factors make it another number."""
+        own = None if self.main_loss is None else self.main_loss["own"]
+        scale = self.initial_loss / own if own else 1.0
+        return scale if math.isfinite(scale) and scale > 0 else 1.0
 
     @cached_property
     def losses(self) -> np.ndarray:

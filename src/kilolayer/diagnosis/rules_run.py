@@ -15,6 +15,9 @@ LOW_UPDATE = 1e-5
 """Update ratios at step 0 beyond which the learning rate itself is suspect: the median for the one, the largest for
 the other. Healthy networks were measured at 5e-3 to 1e-2."""
 
+TOO_HIGH_ALONE = 0.5
+"""An update of half a weight's size, which speaks for itself."""
+
 SPIKE = 6.0
 """Standard deviations above the mean of the losses before, as OLMo counts a spike."""
 
@@ -131,7 +134,7 @@ def lr_too_high(found: Examined) -> Finding | str | None:
     ruined = found.outcome in ("non-finite", "diverged") or ratio > HIGH_UPDATE or _jumped(found)
     if not ruined or (better is None and ratio < HIGH_UPDATE and found.outcome != "non-finite"):
         return None
-    if better is None and found.other_rates and ratio < 0.5:
+    if better is None and ratio < TOO_HIGH_ALONE and found.outcome not in ("non-finite", "diverged"):
         return None
     outcome = (
         f"the loss is not finite at step {found.run['nonfinite_step']}"
