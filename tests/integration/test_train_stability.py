@@ -1,60 +1,19 @@
 """What each tool of stability is for: a small model fails without it and trains with it."""
 
-import json
-import math
-import random
-
 import pytest
 import torch
+from bad_batches import BadBatches, recipe, write_text
 
-from kilolayer.train import language, load_recording, train
-from kilolayer.train import run as room
 from kilolayer.train.run import _build_accelerator, load_task
-from kilolayer.train.run_folder import read_events
 from kilolayer.train.stepper import Stepper
 
-WORDS = ("the", "a", "dog", "cat", "runs", "sleeps", "sees", "old", "small", "green", "house", "and")
 FREQUENCIES = 2.8
 """Loss of knowing how often each character comes and nothing else, on this text."""
 
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
-    path = tmp_path_factory.mktemp("text") / "text.txt"
-    draw = random.Random(0)
-    path.write_text("".join(f"{draw.choice(WORDS)}{draw.choice(' .,' + chr(10))}" for _ in range(6000)))
-    return path
-
-
-class BadBatches:
-    """A task whose batches are one letter over and over, at some steps."""
-
-    def __init__(self, task, steps):
-        self.task, self.steps = task, steps
-
-    def __getattr__(self, name):
-        return getattr(self.task, name)
-
-    def pieces(self, step, count):
-        found = self.task.pieces(step, count)
-        return [torch.full_like(piece, 7) for piece in found] if step in self.steps else found
-
-
-def recipe(text, **changes):
-    settings = {
-        "data": str(text),
-        "decoder_layers": 2,
-        "width": 32,
-        "head_width": 16,
-        "length": 32,
-        "batch_size": 8,
-        "steps": 100,
-        "warmup_steps": 0,
-        "schedule": "constant",
-        "weight_decay": 0.0,
-        "monitor_every": 0,
-    }
-    return language(**(settings | changes))
+    return write_text(tmp_path_factory.mktemp("text") / "text.txt")
 
 
 def losses(recipe, tmp_path, *, spoil=None, bad=(), until=None):
@@ -132,93 +91,3 @@ def test_a_single_bad_batch_throws_back_less(text, tmp_path, changes, largest_ri
         rises.append(after - before)
     assert rises[0] > 0.15
     assert rises[1] < min(largest_rise, rises[0])
-
-
-def run_with_bad_batches(text, tmp_path, monkeypatch, *, bad, spoil=None, **changes):
-    monkeypatch.setattr(room, "load_task", lambda recipe: (spoil or BadBatches)(load_task(recipe), bad))
-    settings = {"scheme": "pre-ln", "lr": 1e-2, "steps": 60, "eval_every": 60, "save_every": 20, "clip": None}
-    return train(recipe(text, **(settings | changes)), tmp_path / "run")
-
-
-@pytest.mark.parametrize("policy", ["log", "skip", "rollback"])
-def test_what_is_done_about_a_spike(text, tmp_path, monkeypatch, policy):
-    bad = range(50, 54)
-    calm = train(recipe(text, scheme="pre-ln", lr=1e-2, steps=54, clip=None), tmp_path / "calm")
-    result = run_with_bad_batches(text, tmp_path, monkeypatch, bad=bad, on_spike=policy, steps=54)
-    events = read_events(tmp_path / "run")
-    assert events[0]["step"] == 50
-    assert "weight" in events[0]["first_site"]
-    if policy == "log":
-        assert result.loss > calm.loss + 0.5
-        assert {event["event"] for event in events} == {"spike"}
-    else:
-        assert result.loss < calm.loss + 0.3
-        assert {event["event"] for event in events} == {"skipped" if policy == "skip" else "returned"}
-    if policy == "skip":
-        assert [event["step"] for event in events] == list(bad)
-    assert result.step == 54
-
-
-def test_returns_that_do_not_help_end_the_run(text, tmp_path, monkeypatch):
-    result = run_with_bad_batches(text, tmp_path, monkeypatch, bad=range(50, 1000), on_spike="rollback")
-    assert result.outcome == "unstable"
-    assert "3 returns to step 40 with other data did not help" in result.verdict
-    assert result.step < 60
-
-
-class NotANumber(BadBatches):
-    """A task whose loss is not a number, at some steps."""
-
-    step = 0
-
-    def pieces(self, step, count):
-        self.step = step
-        return self.task.pieces(step, count)
-
-    def predict(self, model, piece):
-        logits, targets = self.task.predict(model, piece)
-        return logits * (math.nan if self.step in self.steps and model.training else 1.0), targets
-
-
-@pytest.mark.parametrize("policy", ["log", "skip", "rollback"])
-def test_a_loss_that_is_no_number_ends_the_run_with_a_verdict(text, tmp_path, monkeypatch, policy):
-    changes = {"bad": {33}, "spoil": NotANumber, "on_spike": policy, "monitor_every": 10}
-    result = run_with_bad_batches(text, tmp_path, monkeypatch, **changes)
-    assert (result.outcome, result.step) == ("non-finite", 33)
-    assert "The loss is not finite at step 33" in result.verdict
-    assert "the checkpoint of step 20 is intact" in result.verdict
-    assert json.loads((tmp_path / "run" / "result.json").read_text())["loss"] is None
-    names = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
-    assert names == ["step-00000000", "step-00000020"]
-    assert load_recording(tmp_path / "run").series("run", "run", "loss")[0].tolist() == list(range(34))
-    again = run_with_bad_batches(text, tmp_path, monkeypatch, **changes)
-    assert again == result or math.isnan(again.loss)
-
-
-class EndlessGradient(BadBatches):
-    """A task whose loss is finite and whose gradient is not, at some steps."""
-
-    step = 0
-
-    def pieces(self, step, count):
-        self.step = step
-        return self.task.pieces(step, count)
-
-    def predict(self, model, piece):
-        logits, targets = self.task.predict(model, piece)
-        if self.step in self.steps and logits.requires_grad:
-            logits.register_hook(lambda grad: grad * math.inf)
-        return logits, targets
-
-
-def test_a_gradient_that_is_not_finite_is_never_taken(text, tmp_path, monkeypatch):
-    result = run_with_bad_batches(text, tmp_path, monkeypatch, bad={30, 31}, spoil=EndlessGradient)
-    assert result.outcome == "trained"
-    assert [event["event"] for event in read_events(tmp_path / "run")] == ["skipped", "skipped"]
-
-
-def test_gradients_that_stay_infinite_end_the_run(text, tmp_path, monkeypatch):
-    result = run_with_bad_batches(text, tmp_path, monkeypatch, bad=range(30, 99), spoil=EndlessGradient)
-    assert result.outcome == "non-finite"
-    assert "The gradient is not finite" in result.verdict
-    assert "the checkpoint of step 20 is intact" in result.verdict

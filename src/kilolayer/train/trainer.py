@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from kilolayer.train.checkpoints import (
     Checkpoint,
     complete_checkpoints,
@@ -92,7 +94,7 @@ class Trainer:
         self._go_on()
         outcome: Outcome = "trained"
         while self.state.step < self.recipe.steps:
-            if stop:
+            if self._is_anyone_stopped(stop):
                 outcome = "stopped"
                 break
             if (failure := self._take_step()) is not None:
@@ -110,9 +112,17 @@ class Trainer:
         self.segments.abandon()
         return outcome
 
+    def _is_anyone_stopped(self, stop: StopFlag) -> bool:
+        """Processes get a signal at different steps; they have to stop at the same one."""
+        accelerator = self.stepper.accelerator
+        if accelerator.num_processes == 1:
+            return bool(stop)
+        return bool(accelerator.reduce(torch.tensor(float(bool(stop)), device=accelerator.device), "sum") > 0)
+
     def _go_on(self) -> None:
         """From the newest complete checkpoint, or from the start, which is saved too: there is always a way back."""
         found = complete_checkpoints(self.root)
+        self.stepper.accelerator.wait_for_everyone()  # all have looked before the first one writes
         if found:
             self._load(load_checkpoint(found[-1], self.recipe))
         self._watch_from_here()
