@@ -46,6 +46,7 @@ def apply_conversion(
             :class:`~kilolayer.convert.Refusal`, a conversion whose outputs differ.
 
     Example:
+        >>> from kilolayer import plan_conversion
         >>> model = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 4, 64, batch_first=True), 8)
         >>> done = apply_conversion(model, plan_conversion(model, "deepnorm"))
         >>> done.max_difference <= done.tolerance

@@ -104,7 +104,7 @@ def audit(
         ()
         >>> vanilla = nn.TransformerEncoder(nn.TransformerEncoderLayer(32, 4, 128, batch_first=True), 6)
         >>> [check.name for check in audit(vanilla, "deepnorm").faults]
-        ['skip-scale', 'init-gain', 'query-key', 'identical-layers']
+        ['skip-scale', 'init-gain', 'query-key', 'biases', 'identical-layers']
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
