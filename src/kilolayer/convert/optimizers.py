@@ -61,8 +61,9 @@ def repoint(
         group["params"] = [parameter for parameter in group["params"] if id(parameter) not in gone]
     for parameter in [one for one in optimizer.state if id(one) in gone]:
         del optimizer.state[parameter]
+    was_there = {id(parameter) for parameter in old.values()}
     for name, parameter in new.items():
-        if id(parameter) in groups:
+        if id(parameter) in was_there:
             continue
         origin = old.get(origins.get(name, name))
         if origin is not None and id(origin) not in groups:
