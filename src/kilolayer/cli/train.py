@@ -28,7 +28,7 @@ def train(
 
     Under accelerate launch or torchrun it runs on many processes or machines as it is.
     """
-    from kilolayer.train.command import run_command
+    from kilolayer.cli.training import run_command
     from kilolayer.train.recipe import parse_settings
     from kilolayer.train.recipes import load_recipe
 
