@@ -197,7 +197,9 @@ def loss_spike(found: Examined) -> Finding | str | None:
             return None
         spread = max(float(before.std()), 0.02 * abs(float(before.mean())))
         jump = (found.losses[step] - before.mean()) / spread
-        if jump > SPIKE and found.losses[step] > 1.5 * before.max() and found.fails:
+        # One that the run gets over is no harm done.
+        stays = not found.final_loss < before.min()
+        if jump > SPIKE and found.losses[step] > 1.5 * before.max() and found.fails and stays:
             return report(
                 "loss-spike",
                 f"The loss jumps from {before[-1]:.3g} to {found.losses[step]:.3g} at step {step}, {jump:.0f} standard "

@@ -231,7 +231,14 @@ def init_too_large(found: Examined) -> Finding | str | None:
     if found.outcome == "learns":
         return None
     chain = _bare_chain(found)
-    if chain is not None and chain.weight_rate > HIGH_RATE and chain.weight_rate ** (len(chain) - 1) > BLOWN_UP:
+    # A sigmoid's outputs lie around 1/2 however small what goes in: their size says nothing of the weights.
+    is_sigmoid = chain is not None and chain.activation in ("sigmoid", "hardsigmoid")
+    if (
+        chain is not None
+        and not is_sigmoid
+        and chain.weight_rate > HIGH_RATE
+        and chain.weight_rate ** (len(chain) - 1) > BLOWN_UP
+    ):
         if chain.activation in SATURATING and not found.fails:
             return None
         return report(
