@@ -49,7 +49,9 @@ def open_run(folder: Path, recipe: Recipe, checksum: str) -> bool:
     if path.is_file():
         _check_same(folder, recipe, checksum)
         return True
-    if folder.exists() and any(entry.name[0] != "." for entry in folder.iterdir()):
+    # Settings are written last, so that a run killed before them has left what is written first.
+    ours = {f"{name}{suffix}" for name in (CONFIG, ENVIRONMENT, VOCABULARY) for suffix in ("", ".tmp")}
+    if folder.exists() and any(entry.name[0] != "." and entry.name not in ours for entry in folder.iterdir()):
         raise ValueError(f"--out {folder} holds other files and no run; name a new folder")
     folder.mkdir(parents=True, exist_ok=True)
     return False
