@@ -109,5 +109,6 @@ def module_at(model: nn.Module, path: str | None) -> nn.Module | None:
 
 
 def parameter_at(model: nn.Module, name: str) -> nn.Parameter | None:
-    """The parameter of a name; ``None`` where there is none."""
-    return dict(model.named_parameters(remove_duplicate=False)).get(name)
+    """The parameter of a name, with or without what compiling adds to it; ``None`` where there is none."""
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    return parameters.get(name, parameters.get(name.replace("_orig_mod.", "")))

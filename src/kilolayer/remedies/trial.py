@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,7 +18,7 @@ from kilolayer.diagnosis.examined import Examined
 from kilolayer.diagnosis.finding import Finding
 from kilolayer.diagnosis.trial import Trial
 from kilolayer.remedies.registry import remedies_for
-from kilolayer.remedies.remedy import Remedy, SetupLike, Unsuitable
+from kilolayer.remedies.remedy import Remedy, SetupLike, Unsuitable, changed
 
 STEPS = 150
 MOST_TRIED = 3
@@ -88,28 +90,33 @@ def prove(
     Raises:
         SharedObjects: ``build`` returns the same model or optimizer twice.
     """
-    start = time.perf_counter()
     remedies = remedies_for(finding)
     if not any(remedy.edit is not None for remedy in remedies):
         return tuple(_untried(remedy, BY_HAND) for remedy in remedies)
-    untouched, first = _build_anew(build), _build_anew(build)
-    _check_apart(untouched, first)
-    share = budget_s / (1 + min(len(remedies), MOST_TRIED))
-    before = _run(train, untouched, steps, share)
-    steps = len(before) if np.isfinite(before).all() else steps
+    with _eagerly():
+        trials = _tried(remedies, build, finding, found, plan=_Plan(train, [], steps, budget_s))
+    return tuple(sorted(trials, key=_rank))
+
+
+def _tried(
+    remedies: Sequence[Remedy], build: Callable[[], Any], finding: Finding, found: Examined, *, plan: _Plan
+) -> list[Trial]:
+    start = time.perf_counter()
+    untouched, spare = _build_anew(build), _build_anew(build)
+    _check_apart(untouched, spare)
+    share = plan.budget_s / (1 + min(len(remedies), MOST_TRIED))
+    before = _run(plan.train, untouched, plan.steps, share)
+    steps = len(before) if np.isfinite(before).all() else plan.steps
     del untouched
     trials: list[Trial] = []
-    tried = 0
-    spare: Any = first
     for remedy in remedies:
-        if tried == MOST_TRIED or (tried and time.perf_counter() - start > budget_s):
+        num_run = sum(bool(trial.steps) for trial in trials)
+        left = plan.budget_s - (time.perf_counter() - start)
+        if num_run == MOST_TRIED or (num_run and left <= 0):
             break
-        left = max(budget_s - (time.perf_counter() - start), share)
-        trial = _try(remedy, spare or _build_anew(build), finding, found, plan=_Plan(train, before, steps, left))
-        spare = None
-        trials.append(trial)
-        tried += bool(trial.steps)
-    return tuple(sorted(trials, key=_rank))
+        setup, spare = spare or _build_anew(build), None
+        trials.append(_try(remedy, setup, finding, found, plan=_Plan(plan.train, before, steps, max(left, share))))
+    return trials
 
 
 BY_HAND = "only the code itself can be changed so"
@@ -135,7 +142,7 @@ def _try(remedy: Remedy, setup: SetupLike, finding: Finding, found: Examined, *,
     except Exception as error:
         return _untried(remedy, f"the edit failed: {_first_line(error)}")
     try:
-        after = _run(plan.train, edited.setup, plan.steps, 2 * plan.budget_s)
+        after = _run(plan.train, edited.setup, plan.steps, plan.budget_s)
     except Exception as error:
         return _untried(remedy, f"{edited.what}; the edited set-up does not run: {_first_line(error)}")
     return judge_trial(remedy.name, plan.before, after, note=edited.what, changes_loss=remedy.changes_loss)
@@ -209,13 +216,25 @@ def _untried(remedy: Remedy, why: str) -> Trial:
 
 # ---------------------------------------------------------------------- runs
 def _build_anew(build: Callable[[], Any]) -> Any:
+    """Another set-up; a compiled model as what it was compiled from, so that its operations can be edited."""
     _seed()
-    return build()
+    setup = build()
+    plain = getattr(setup.model, "_orig_mod", None)
+    return setup if plain is None else changed(setup, model=plain)
 
 
 def _run(train: Train, setup: SetupLike, steps: int, budget_s: float) -> list[float]:
     _seed()
     return list(train(setup, steps, budget_s).losses)
+
+
+@contextmanager
+def _eagerly() -> Iterator[None]:
+    """Compiled parts of models run uncompiled."""
+    with ExitStack() as stack:
+        if "torch._dynamo" in sys.modules:
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        yield
 
 
 def _seed() -> None:
