@@ -1,9 +1,9 @@
 """From the folder of a run to what a report shows of it: the recording, and what was concluded from it.
 
 A run folder holds a recording, itself or in ``training/`` or ``recording/``, or several that follow each other, in
-``recordings/FIRST-LAST/``. Beside it may lie ``result.json`` and
-``findings.json``, JSON objects read alike: ``root``, ``findings``, ``not_evaluated``, ``trials`` and ``predictions``
-are what they say; every other plain value is a line of the summary.
+``recordings/FIRST-LAST/``. Beside it may lie ``result.json`` and ``findings.json``, JSON objects read alike: ``root`` (or
+``finding``), ``findings``, ``not_evaluated``, ``trials`` and ``predictions`` are what they say; every other plain value
+is a line of the summary.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SEGMENTS = "recordings/[0-9]*"
 SAID = ("result.json", "findings.json")
 """What a run may say of itself; of a name in both files the later one counts."""
 
-VERDICT_NAMES = ("format", "root", "findings", "not_evaluated", "trials", "predictions")
+VERDICT_NAMES = ("format", "root", "findings", "not_evaluated", "trials", "predictions", "finding", "folder")
 
 MAX_SUMMARY = 12
 
@@ -151,9 +151,10 @@ def _read_said(path: Path) -> dict[str, Any]:
 
 
 def _view(name: str, recording: Recording, said: dict[str, Any]) -> RunView:
-    if "findings" in said or "root" in said:
-        root = None if said.get("root") is None else Finding.from_dict(said["root"])
-        findings = tuple(Finding.from_dict(one) for one in said.get("findings") or ())
+    found = said.get("root") or said.get("finding")
+    if "findings" in said or "root" in said or found:
+        root = Finding.from_dict(found) if found else None
+        findings = tuple(Finding.from_dict(one) for one in said.get("findings") or ()) or ((root,) if root else ())
         not_evaluated = dict(said.get("not_evaluated") or {})
     else:
         diagnosis = diagnose(recording)

@@ -13,6 +13,9 @@ from kilolayer.diagnosis.finding import Finding
 from kilolayer.recording import Recording
 from kilolayer.report.trial import TrialView
 
+UNJUDGED = ("trained", "stopped")
+"""Outcomes that say how far a run came, not whether it learned anything."""
+
 SummaryValue = str | float | int | None
 
 
@@ -114,7 +117,7 @@ class RunView:
     def doubt(self) -> str:
         """Why a run without a finding is not called healthy; empty where it may be."""
         outcome = self.summary.get("outcome")
-        if outcome is not None:
+        if outcome is not None and outcome not in UNJUDGED:
             return "" if outcome == "trains" else f"the outcome is {outcome}"
         evidence = Evidence(self.recording)
         if evidence.nonfinite_step is not None:

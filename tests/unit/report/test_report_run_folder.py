@@ -147,3 +147,17 @@ def test_the_signal_that_the_weights_lead_to_is_expected_where_nothing_is_said(t
     assert [one.stat for one in std.predictions] == ["rms", "std"]
     rms = load_run(saved(tmp_path / "rms", result={"predictions": [told | {"stat": "rms"}]}))
     assert rms.prediction("activation", "rms").at(names[0]) == 1.0
+
+
+def test_a_run_may_name_one_finding_alone(tmp_path):
+    view = load_run(saved(tmp_path / "run", result={"finding": finding().to_dict(), "outcome": "stopped"}))
+    assert view.root == finding()
+    assert view.findings == (finding(),)
+    assert view.summary == {"outcome": "stopped"}
+
+
+@pytest.mark.parametrize("outcome", ["trained", "stopped"])
+def test_a_run_that_came_to_its_end_is_judged_by_what_it_recorded(tmp_path, outcome):
+    said = {"outcome": outcome, "finding": None, "root": None}
+    assert load_run(saved(tmp_path / "good", result=said)).looks_healthy
+    assert not load_run(saved(tmp_path / "bad", exploding(), result=said)).looks_healthy
