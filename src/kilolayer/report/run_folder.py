@@ -1,9 +1,9 @@
 """From the folder of a run to what a report shows of it: the recording, and what was concluded from it.
 
 A run folder holds a recording, itself or in ``training/`` or ``recording/``, or several that follow each other, in
-``recordings/FIRST-LAST/``. Beside it may lie ``result.json`` and ``findings.json``, JSON objects read alike: ``root`` (or
-``finding``), ``findings``, ``not_evaluated``, ``trials`` and ``predictions`` are what they say; every other plain value
-is a line of the summary.
+``recordings/FIRST-LAST/``. Beside it may lie ``result.json`` and ``findings.json``, JSON objects read alike: ``root``
+(or ``finding``), ``findings``, ``not_evaluated``, ``trials`` and ``predictions`` are what they say; every other plain
+value is a line of the summary.
 """
 
 from __future__ import annotations
