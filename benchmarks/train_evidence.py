@@ -10,7 +10,9 @@ been run into docs/train.md. The grid of depths is ``kilolayer lab depth`` itsel
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import os
 import random
 import signal
@@ -26,11 +28,14 @@ from train_page import write_page
 
 from kilolayer.train import Recipe, Result, language, train, translation
 from kilolayer.train.checkpoints import complete_checkpoints, load_checkpoint
+from kilolayer.train.run import _build_accelerator, load_task
+from kilolayer.train.stepper import Stepper
 
 NUM_KILLS = 200
 KILL_STEPS = 60
 WIDTHS, BASE_WIDTH = (64, 128, 256, 512), 64
-LRS = tuple(2.0**-power for power in range(12, 4, -1))
+WIDTH_STEPS, LAST_STEPS = 40, 10
+LRS = tuple(2.0**-power for power in range(10, 3, -1))
 """A grid of factors of two: the best rate is known to a factor of sqrt(2)."""
 
 Part = Callable[[Path, Path], None]
@@ -127,38 +132,45 @@ def _same_bits(one: Path, two: Path) -> bool:
 
 
 def width(data: Path, out: Path) -> None:
-    """The loss after 100 steps by width and rate, with and without width transfer, two seeds."""
-    for seed in range(2):
-        for base_width in (BASE_WIDTH, None):
-            for size in WIDTHS:
-                for lr in LRS:
-                    name = f"{'mup' if base_width else 'standard'}-{size}-lr{lr:g}-seed{seed}"
-                    _width_run(size, lr, base_width, seed, out / name)
+    """The loss at the end of 40 steps by width and rate, with and without width transfer."""
+    path = out / "losses.json"
+    losses = json.loads(path.read_text()) if path.is_file() else {}
+    for seed, size, base_width, lr in itertools.product(range(2), WIDTHS, (BASE_WIDTH, None), LRS):
+        name = f"{'mup' if base_width else 'standard'} {size} {lr:g} {seed}"
+        if name not in losses:
+            losses[name] = _short_loss(size, lr, base_width=base_width, seed=seed, folder=out)
+            path.write_text(json.dumps(losses, indent=1))
+            print(name, losses[name], flush=True)
 
 
-def _width_run(size: int, lr: float, base_width: int | None, seed: int, folder: Path) -> None:
+def _short_loss(size: int, lr: float, *, base_width: int | None, seed: int, folder: Path) -> float:
+    """Mean training loss of the last steps; infinite where a loss is not finite."""
     recipe = language(
         data="python-library",
         scheme="pre-ln",
-        decoder_layers=4,
+        decoder_layers=2,
         width=size,
         head_width=16,
         base_width=base_width,
         lr=lr,
         seed=seed,
-        length=64,
+        length=32,
         batch_size=8,
-        steps=100,
-        warmup_steps=10,
+        steps=WIDTH_STEPS,
+        warmup_steps=5,
         weight_decay=0.0,
         schedule="constant",
         monitor_every=0,
-        save_every=100,
-        eval_every=100,
-        keep_last=1,
     )
-    result = train(recipe, folder)
-    print(folder.name, result.loss, flush=True)
+    stepper = Stepper(recipe, load_task(recipe), _build_accelerator(recipe, folder))
+    losses = []
+    for step in range(WIDTH_STEPS):
+        reading = stepper.measure(step, step)
+        if not math.isfinite(reading.loss):
+            return math.inf
+        stepper.update(step, reading)
+        losses.append(reading.loss)
+    return sum(losses[-LAST_STEPS:]) / LAST_STEPS
 
 
 PARTS: dict[str, Part] = {"shakespeare": shakespeare, "tatoeba": tatoeba, "width": width, "kills": kills}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from pathlib import Path
 from typing import Any
 
@@ -56,20 +55,23 @@ def _kills(out: Path) -> str:
 
 
 def _widths(out: Path) -> str:
-    losses: dict[tuple[str, int], dict[float, list[float]]] = {}
-    for path in sorted((out / "width").glob("*/result.json")):
-        found = re.fullmatch(r"(mup|standard)-(\d+)-lr(.*)-seed\d+", path.parent.name)
-        loss = _read(path)["loss"]
-        if found is not None and loss is not None:
-            losses.setdefault((found[1], int(found[2])), {}).setdefault(float(found[3]), []).append(loss)
-    if not losses:
+    found = _read(out / "width" / "losses.json")
+    if found is None:
         return ""
-    lines = ["| parametrization | width | best rate | loss there |", "|---|---|---|---|"]
+    losses: dict[tuple[str, int], dict[float, list[float]]] = {}
+    for name, loss in found.items():
+        kind, width, lr, _ = name.split()
+        losses.setdefault((kind, int(width)), {}).setdefault(float(lr), []).append(loss)
+    lrs = sorted({lr for by_lr in losses.values() for lr in by_lr})
+    head = " | ".join(f"{lr:.2g}" for lr in lrs)
+    lines = [f"| parametrization | width | best rate | {head} |", "|" + "---|" * (3 + len(lrs))]
     for (kind, width), by_lr in sorted(losses.items()):
         means = {lr: sum(those) / len(those) for lr, those in by_lr.items()}
         best = min(means, key=means.__getitem__)
-        lines.append(f"| {kind} | {width} | {best:.3g} | {means[best]:.3f} |")
-    return "\n".join(lines)
+        cells = " | ".join(f"{means[lr]:.2f}" if lr in means else "-" for lr in lrs)
+        lines.append(f"| {kind} | {width} | {best:.2g} | {cells} |")
+    note = "Mean training loss of the last 10 of 40 steps, pre-LN, 2 layers, by rate; the base width is 64."
+    return f"{note}\n\n" + "\n".join(lines)
 
 
 def _read(path: Path) -> Any:
