@@ -67,7 +67,7 @@ def plan_conversion(
     if not isinstance(scheme, Scheme):
         scheme = get_scheme(scheme, rule=rule)
     network = read_branches(model, inputs)
-    depth = _target_depth(depth, network.depth)
+    depth = _target_depth(depth, network)
     if fresh:
         from kilolayer.convert.fresh import plan_fresh
 
@@ -97,7 +97,8 @@ def read_branches(model: nn.Module, inputs: Any) -> Network:
     """
     if wirings_of(model):
         raise Refusal(
-            f"this {type(model).__name__} was rewired to another scheme already; build it again and convert that one"
+            f"this {type(model).__name__} was rewired to another scheme already, and verified then; its branches can "
+            "no longer be read. Build it again and convert that one"
         )
     if own_layers(model):
         return read_own_network(model)
@@ -110,17 +111,20 @@ def read_branches(model: nn.Module, inputs: Any) -> Network:
     return read_network(model, given)
 
 
-def _target_depth(depth: Depth | int | None, own: Depth) -> Depth:
+def _target_depth(depth: Depth | int | None, network: Network) -> Depth:
+    own = network.depth
     if depth is None:
         return own
     if not isinstance(depth, Depth):
         layers = {f"{stack}_layers": depth for stack in own.stacks}
         per_layer = {"encoder_branches_per_layer": own.encoder_branches_per_layer}
         depth = Depth(**layers, **per_layer, decoder_branches_per_layer=own.decoder_branches_per_layer)
-    for stack in own.stacks:
-        if depth.num_layers(stack) < own.num_layers(stack):
+    for branch in network.branches:
+        if depth.num_layers(branch.stack) <= branch.layer_index:
+            # What kilolayer's layers state may be more than stand here.
+            there = 1 + max(one.layer_index for one in network.branches if one.stack == branch.stack)
             raise ValueError(
-                f"depth {depth.num_layers(stack)} is less than the {own.num_layers(stack)} {stack} layers there are; "
+                f"depth {depth.num_layers(branch.stack)} is less than the {there} {branch.stack} layers there are; "
                 "take layers out with kilolayer.redepth first"
             )
     return depth

@@ -66,6 +66,17 @@ def test_kilolayers_own_models_can_be_built_again(scheme):
     assert largest_difference([before], [run_once(model, tokens)]) <= 1e-5
 
 
+@pytest.mark.parametrize("library", [nn, kn])
+def test_one_depths_skip_scale_becomes_anothers(library):
+    torch.manual_seed(0)
+    model = library.TransformerEncoder(library.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2)
+    before = run_once(model, X)
+    for depth, skip_scale in ((12, 24**0.25), (50, 100**0.25), (2, 4**0.25)):
+        done = apply_conversion(model, plan_conversion(model, "deepnorm", depth=depth))
+        assert {change.new_skip_scale for change in done.plan.changes} == {skip_scale}
+        assert largest_difference([before], [run_once(model, X)]) <= 1e-5
+
+
 def test_torchs_weights_come_through_kilolayer_to_the_bit():
     model = encoder()
     ours = kn.TransformerEncoder(kn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2)
