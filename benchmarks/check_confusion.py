@@ -2,6 +2,7 @@
 
     OMP_NUM_THREADS=1 python benchmarks/check_confusion.py outcomes --out FOLDER   # trains each with three seeds
     OMP_NUM_THREADS=1 python benchmarks/check_confusion.py verdicts --out FOLDER   # judges each once
+    python benchmarks/check_confusion.py rejudge --out FOLDER   # the saved recordings (--save), after a change of rules
     python benchmarks/check_confusion.py table --out FOLDER
 
 Each continues where it was stopped. A variant is healthy if it learns with all three seeds, broken if with none.
@@ -104,19 +105,32 @@ def verdicts(folder: Path, limit_s: float, only: str, save: bool) -> None:
             return
         began = time.perf_counter()
         diagnosis = kl.check(lambda variant=variant: variant.build(0), trial=False)
-        root = diagnosis.root
-        entry = {
-            "name": variant.name,
-            "cause": None if root is None else root.cause,
-            "sites": None if root is None else [root.first_site, root.last_site],
-            "others": [finding.cause for finding in diagnosis.findings[1:]],
-            "seconds": time.perf_counter() - began,
-        }
+        entry = {"name": variant.name, **describe(diagnosis), "seconds": time.perf_counter() - began}
         append(path, entry)
         if save and diagnosis.recording is not None:
             target = folder / "recordings" / variant.name
             if not target.exists():
                 diagnosis.recording.save(target)
+
+
+def rejudge(folder: Path) -> None:
+    """Judge the saved recordings again with the rules as they are now."""
+    path = folder / "verdicts.jsonl"
+    judged = read(path)
+    for name, entry in judged.items():
+        if (folder / "recordings" / name).exists():
+            diagnosis = kl.diagnose(kl.Recording.load(folder / "recordings" / name))
+            judged[name] = {"name": name, **describe(diagnosis), "seconds": entry["seconds"]}
+    path.write_text("".join(json.dumps(entry) + "\n" for entry in judged.values()))
+
+
+def describe(diagnosis: Any) -> dict[str, Any]:
+    root = diagnosis.root
+    return {
+        "cause": None if root is None else root.cause,
+        "sites": None if root is None else [root.first_site, root.last_site],
+        "others": [finding.cause for finding in diagnosis.findings[1:]],
+    }
 
 
 def expected_starts(variant: Variant) -> tuple[str, ...] | None:
@@ -191,7 +205,7 @@ def table(folder: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("command", choices=["outcomes", "verdicts", "table"])
+    parser.add_argument("command", choices=["outcomes", "verdicts", "rejudge", "table"])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--limit-s", type=float, default=math.inf)
     parser.add_argument("--only", default="")
@@ -203,6 +217,8 @@ def main() -> None:
         outcomes(options.out, options.limit_s)
     elif options.command == "verdicts":
         verdicts(options.out, options.limit_s, options.only, options.save)
+    elif options.command == "rejudge":
+        rejudge(options.out)
     else:
         table(options.out)
 

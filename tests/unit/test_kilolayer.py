@@ -1,8 +1,10 @@
 """What ``import kilolayer`` offers."""
 
 import importlib
+import inspect
 import subprocess
 import sys
+from types import ModuleType
 
 import pytest
 
@@ -19,10 +21,14 @@ def test_dir_holds_names_for_users_only():
 @pytest.mark.parametrize("name", sorted(set(dir(kilolayer)) - {"__version__"}))
 def test_every_name_leads_to_what_its_home_defines(name):
     found = getattr(kilolayer, name)
-    if name in kilolayer.__all__:
+    if name in kilolayer.__all__ and not isinstance(found, ModuleType):
         assert getattr(importlib.import_module(found.__module__), name) is found
     else:
         assert found is importlib.import_module(f"kilolayer.{name}")
+
+
+def test_the_room_of_the_check_is_called_like_the_function():
+    assert inspect.signature(kilolayer.check) == inspect.signature(importlib.import_module("kilolayer.check").check)
 
 
 def test_all_can_be_imported_at_once():

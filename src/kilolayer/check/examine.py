@@ -26,8 +26,8 @@ from kilolayer.structure import Structure
 from kilolayer.structure.keep import Snapshots
 
 DEFAULT_STEPS = 100
-RUN_SHARE = 0.25
-"""Of the budget that the run may take; the look at other learning rates takes as much again."""
+RUN_SHARE = 0.4
+"""Of the budget that the run may take."""
 
 SAMPLED = frozenset({0, 1, 2, 5, 10, 20, 40, 80})
 """Steps at which the monitor reads everything: close together where things go wrong first."""

@@ -36,6 +36,9 @@ LEAST_FOR_TRIALS = 0.25
 OTHER_STEPS = 40
 """Steps at each other learning rate: enough to see a loss leave its start."""
 
+OTHER_SHARE = 0.25
+"""Of the budget that the look at other learning rates may take."""
+
 TARGET_UPDATE = 3e-3
 """Update ratio at step 0 that a search for a larger learning rate aims at."""
 
@@ -94,7 +97,7 @@ def judge_setup(setup: Setup, *, budget_s: float, steps: int | None) -> Diagnosi
     factors = factors_to_try(diagnosis)
     if factors:
         num_steps = min(OTHER_STEPS, steps or DEFAULT_STEPS)
-        look_at_other_rates(examination, factors, steps=num_steps, budget_s=RUN_SHARE * budget_s)
+        look_at_other_rates(examination, factors, steps=num_steps, budget_s=OTHER_SHARE * budget_s)
         diagnosis = _judge(examination)
     return diagnosis
 

@@ -26,6 +26,10 @@ DIVERGED = 1.2
 ALREADY_TRAINED = 0.7
 """Loss at step 0 over the answer that ignores the input below which a model was trained before."""
 
+FEW_STEPS = 50
+STILL_FALLING = 0.02
+"""Fall of the loss over the last two fifths of a run, in parts of its start, that goes on."""
+
 RELU_LIKE = frozenset({"relu", "leaky_relu", "relu6", "prelu", "elu", "gelu", "silu", "mish", "hardswish", "celu"})
 
 Row = dict[str, Any]
@@ -198,7 +202,7 @@ class Examined:
     @cached_property
     def _loss_scale(self) -> float:
         """The loss over the mean of its operation: sums, weights and factors make it another number."""
-        own = None if self.main_loss is None else self.main_loss["own"]
+        own = None if self.main_loss is None else self.main_loss.get("own")
         scale = self.initial_loss / own if own else 1.0
         return scale if math.isfinite(scale) and scale > 0 else 1.0
 
@@ -237,7 +241,10 @@ class Examined:
 
     @cached_property
     def outcome(self) -> str | None:
-        """``non-finite``, ``diverged``, ``stuck``, ``slow``, ``learns``; ``None`` without a run."""
+        """``non-finite``, ``diverged``, ``stuck``, ``slow``, ``learns``; ``None`` without a run.
+
+        ``unfinished``: a short run whose loss was still falling when it ended tells nothing.
+        """
         if self.run is None or not len(self.losses):
             return None
         if self.run["nonfinite_step"] is not None or not np.isfinite(self.losses).all():
@@ -248,7 +255,23 @@ class Examined:
             return "diverged"
         if self.progress <= LEARNS:
             return "learns"
+        if self.is_short and self.is_falling:
+            return "unfinished"
         return "stuck" if self.progress > STUCK else "slow"
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the run ended before it could be expected to show anything."""
+        return self.run is not None and (self.run["is_cut_short"] or self.run["num_steps"] < FEW_STEPS)
+
+    @property
+    def is_falling(self) -> bool:
+        """Whether the loss was lower at the end of the run than in its middle, and lowest there."""
+        parts = np.array_split(self.losses, 5)
+        if len(self.losses) < 10 or not np.isfinite(self.losses).all():
+            return False
+        middles = [float(np.median(part)) for part in parts]
+        return middles[2] - middles[4] > STILL_FALLING * abs(middles[0]) and middles[4] <= min(middles)
 
     @property
     def fails(self) -> bool:

@@ -18,7 +18,7 @@ def examined(losses=(), *, start=2.3, baseline=2.3, chance=2.3, nonfinite_step=N
             "normalized_dims": [1], "shape": [32, 10], "low": -3.0, "high": -1.0, "done": [{"operation": "log_softmax"}]}  # fmt: skip
     run = {"losses": list(losses), "nonfinite_step": nonfinite_step, "num_steps": len(losses), "stale_gradients": [],
            "unclipped_grad_norm": [1.0], "clipped_grad_norm": [1.0], "swallowed_updates": {}, "nonfinite_update": None,
-           "batches": None}  # fmt: skip
+           "batches": None, "is_cut_short": False}  # fmt: skip
     step0 = {"loss": start, "layers": [], "activations": [], "softmaxes": [], "sums": [], "branches": [], "losses": [loss],
              "stretches": [], "outputs": []}  # fmt: skip
     writer = RecordingWriter()
@@ -70,6 +70,14 @@ def test_a_summed_loss_is_held_against_a_summed_answer():
     record.facts["examination"]["step0"]["losses"][0]["own"] = 2.3
     assert Examined(record).baseline == pytest.approx(230.0)
     assert Examined(record).outcome == "learns"
+
+
+def test_a_short_run_that_was_still_falling_tells_nothing():
+    falling, flat = np.linspace(2.3, 2.0, 30).tolist(), [2.3] * 30
+    assert Examined(examined(falling)).outcome == "unfinished"
+    assert not Examined(examined(falling)).fails
+    assert Examined(examined(flat)).outcome == "stuck"
+    assert Examined(examined(np.linspace(2.3, 2.0, 100).tolist())).outcome == "slow"
 
 
 def test_the_final_loss_is_no_single_step():
