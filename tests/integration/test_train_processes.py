@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 
@@ -92,10 +93,26 @@ def assert_close_weights(one, two):
         torch.testing.assert_close(tensor.float(), two["model"][name].float(), atol=2e-4, rtol=1e-3)
 
 
+def assert_same_layers(two, one):
+    """The monitor's numbers of every layer at the sampled steps of both."""
+    names = [site.name for site in one.weights()]
+    assert names
+    for role, stat in (("param_grad", "l2_norm"), ("update", "update_ratio"), ("param", "l2_norm")):
+        steps, wanted = one.matrix(role, stat, names)
+        found_steps, found = two.matrix(role, stat, names)
+        assert found_steps.tolist() == steps[: len(found)].tolist() == [0, 10]
+        np.testing.assert_allclose(found, wanted[: len(found)], rtol=1e-3)
+    streams = [site.name for site in one.stream()]
+    _, wanted = one.matrix("activation", "rms", streams)
+    _, found = two.matrix("activation", "rms", streams)
+    np.testing.assert_allclose(found, wanted[: len(found)], rtol=TOLERANCE * 10)
+
+
 @pytest.mark.parametrize("variables", [{}, FSDP], ids=["ddp", "fsdp2"])
 def test_two_processes_equal_one_and_one_goes_on_from_them(recipe, alone, tmp_path, variables):
     launch(recipe, tmp_path / "run", **variables)
     torch.testing.assert_close(losses(tmp_path / "run"), losses(alone[0])[:20], rtol=TOLERANCE, atol=0)
+    assert_same_layers(load_recording(tmp_path / "run"), load_recording(alone[0]))
     assert_close_weights(weights(tmp_path / "run", recipe, 20), weights(alone[0], recipe, 20))
     result = train(dataclasses.replace(recipe, steps=24), tmp_path / "run")
     assert result.loss == pytest.approx(alone[1].loss, rel=TOLERANCE * 10)
