@@ -30,7 +30,7 @@ from kilolayer.remedies import prove, remedies_for
 class Proof:
     """What was found and tried for one case."""
 
-    number: str
+    label: str
     cause: str
     has_edit: bool
     trials: tuple[Trial, ...]
@@ -43,14 +43,14 @@ class Proof:
 def prove_case(name: str, build: Callable[[], Any], *, budget_s: float, recordings: Path | None) -> Proof:
     """Diagnose one case, from a saved recording where there is one, and try its remedies."""
     diagnosis = _diagnosis(name, build, budget_s=budget_s, recordings=recordings)
-    number = name.partition("_")[0]
+    label = name.removesuffix(".py").replace("_", " ")
     if diagnosis.root is None or diagnosis.recording is None:
-        return Proof(number, "-", False, ())
+        return Proof(label, "-", False, ())
     has_edit = any(remedy.edit is not None for remedy in remedies_for(diagnosis.root))
     _, builder = as_builder(build)
     assert builder is not None
     trials = prove(diagnosis.root, builder, train=train, found=Examined(diagnosis.recording), budget_s=budget_s)
-    return Proof(number, diagnosis.root.cause, has_edit, trials)
+    return Proof(label, diagnosis.root.cause, has_edit, trials)
 
 
 def _diagnosis(name: str, build: Callable[[], Any], *, budget_s: float, recordings: Path | None) -> Diagnosis:
@@ -68,9 +68,9 @@ def table(proofs: list[Proof]) -> Iterator[str]:
         for trial in proof.trials:
             helped = "yes" if trial.helped else "no" if trial.steps else "not tried"
             losses = f"{_number(trial.loss_before)} | {_number(trial.loss_after)}" if trial.steps else "- | -"
-            yield f"| {proof.number} | {proof.cause} | {trial.name}: {trial.note} | {losses} | {helped} |"
+            yield f"| {proof.label} | {proof.cause} | {trial.name}: {trial.note} | {losses} | {helped} |"
         if not proof.trials:
-            yield f"| {proof.number} | {proof.cause} | - | - | - | - |"
+            yield f"| {proof.label} | {proof.cause} | - | - | - | - |"
 
 
 def _number(value: float) -> str:

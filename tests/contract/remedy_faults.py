@@ -284,7 +284,7 @@ def deep_post_norm():
         def __init__(self):
             super().__init__()
             self.embedding = nn.Embedding(12, 16)
-            layers = [nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True) for _ in range(10)]
+            layers = [nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True) for _ in range(8)]
             self.layers = nn.Sequential(*layers)
             self.head = nn.Linear(16, 12)
 
@@ -470,7 +470,7 @@ def low_rate():
 def steep_start():
     model = mlp(16, 32, 32, 6)
     nn.init.normal_(model[4].weight, 0, 4.0)
-    return classifier(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    return classifier(model, torch.optim.SGD(model.parameters(), lr=0.5))
 
 
 HELPS = {
@@ -490,8 +490,8 @@ HELPS = {
     "larger eps": Fault("precision-lost", adam_in_half, ("0.weight",)),
     "drawn direction": Fault("nan-operation", direction_of_zero, ("2.parametrizations.weight.0",)),
     "guarded operation": Fault("nan-operation", masked_rows, ("",)),
-    "pre-ln with final norm": Fault("post-norm-too-deep", deep_post_norm, ("layers.0", "layers.9"), steps=60),
-    "deepnorm": Fault("post-norm-too-deep", deep_post_norm, ("layers.0", "layers.9"), steps=60),
+    "pre-ln with final norm": Fault("post-norm-too-deep", deep_post_norm, ("layers.0", "layers.7"), steps=45),
+    "deepnorm": Fault("post-norm-too-deep", deep_post_norm, ("layers.0", "layers.7"), steps=45),
     "skip kept": Fault("skip-broken", doubled_sums, blocks(16)),
     "unscaled skips": Fault("skip-attenuated", halved_skips, blocks(16)),
     "alpha on the skip": Fault("alpha-misplaced", alpha_on_the_branch, blocks(16), {"measured": 2.5, "predicted": 1.0}),
@@ -523,4 +523,63 @@ HELPS = {
     "higher learning rate": Fault("lr-too-low", low_rate),
     "warm-up": Fault("lr-too-high", steep_start),
     "clipping of the gradient": Fault("lr-too-high", steep_start),
+}
+
+
+# ---------------------------------------------------------------------- causes that share a remedy with others
+@seeded
+def batch_norms_in_a_row():
+    layers = [nn.Linear(16, 32)]
+    for _ in range(24):
+        layers += [nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 32)]
+    model = nn.Sequential(*layers, nn.ReLU(), nn.Linear(32, 6))
+    return classifier(model, torch.optim.SGD(model.parameters(), lr=0.05))
+
+
+def tanh_chain(std, bias):
+    model = mlp(16, *[48] * 12, 6, activation=nn.Tanh)
+    for layer in model:
+        if isinstance(layer, nn.Linear):
+            nn.init.normal_(layer.weight, 0, std * layer.in_features**-0.5)
+            nn.init.normal_(layer.bias, 0, bias)
+    return classifier(model, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9))
+
+
+@seeded
+def ordered_tanh():
+    return tanh_chain(0.6, 0.5)
+
+
+@seeded
+def chaotic_tanh():
+    return tanh_chain(4.0, 0.0)
+
+
+@seeded
+def large_weights():
+    model = mlp(16, 32, 32, 32, 32, 6)
+    for layer in model:
+        if isinstance(layer, nn.Linear):
+            nn.init.normal_(layer.weight)
+    return classifier(model, torch.optim.SGD(model.parameters(), lr=0.2))
+
+
+@seeded
+def equal_units():
+    model = mlp(16, 32, 32, 6, activation=nn.Tanh)
+    for layer in model:
+        if isinstance(layer, nn.Linear):
+            nn.init.constant_(layer.weight, 0.05)
+            nn.init.zeros_(layer.bias)
+    return classifier(model)
+
+
+MENDED = {
+    "batchnorm-without-skip": Fault("batchnorm-without-skip", batch_norms_in_a_row, ("0", "72")),
+    "ordered-phase": Fault("ordered-phase", ordered_tanh, ("0", "24")),
+    "init-wrong-for-activation": Fault("init-wrong-for-activation", chaotic_tanh, ("0", "24")),
+    "saturated-units": Fault("saturated-units", chaotic_tanh, ("1", "23")),
+    "init-too-large": Fault("init-too-large", large_weights, ("0", "8")),
+    "units-identical": Fault("units-identical", equal_units, ("0.weight", "2.weight")),
+    "loss-spike": Fault("loss-spike", steep_start),
 }
