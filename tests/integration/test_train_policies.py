@@ -75,3 +75,11 @@ def test_gradients_that_stay_infinite_end_the_run(text, tmp_path, monkeypatch):
     assert result.outcome == "non-finite"
     assert "The gradient is not finite" in result.verdict
     assert "the checkpoint of step 20 is intact" in result.verdict
+
+
+def test_a_last_step_that_ruins_the_model_is_no_success(text, tmp_path):
+    settings = recipe(text, steps=1, lr=1e30, clip=None, scheme="pre-ln", eval_every=9)
+    result = train(settings, tmp_path / "run")
+    assert result.outcome == "non-finite"
+    assert "The held-out loss is not finite after the last step, 1" in result.verdict
+    assert not result.scores

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -113,7 +114,11 @@ def _conclude(trainer: Trainer, outcome: Outcome, folder: Path) -> Result:
     loss, scores = float("nan"), {}
     if outcome == "trained":
         loss = stepper.held_out_loss(task.held_out_pieces(is_final=True))
-        scores = task.describe_loss(loss) | _final_scores(trainer)
+        if math.isfinite(loss):
+            scores = task.describe_loss(loss) | _final_scores(trainer)
+        else:
+            outcome = "non-finite"
+            trainer.verdict = f"The held-out loss is not finite after the last step, {state.step}."
     result = Result(
         outcome=outcome,
         step=state.step,
