@@ -24,7 +24,7 @@ original. So a trial calls the user's function again. ``check`` builds a functio
 was given (``None`` where it was given a ``Setup``: then there are no trials), and hands it on, with :func:`train`,
 to the remedies::
 
-    trials = prove(root, build, train=train, steps=..., budget_s=...)     # a tuple of kilolayer.diagnosis.Trial
+    trials = prove(root, build, train=train, found=..., steps=..., budget_s=...)  # a tuple of kilolayer.diagnosis.Trial
 
 Each edit works on what ``build()`` returned; each trial trains the set-up as built and as edited for the same number of
 steps, on the same data, from the same seed. The remedies know a ``Setup`` by its fields alone and import nothing from

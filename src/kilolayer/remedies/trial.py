@@ -84,7 +84,7 @@ def prove(
         budget_s: seconds for all runs together.
 
     Returns:
-        the remedies tried, those that helped first, the largest gain in front. A remedy that could not be made, or
+        the remedies tried, :func:`in_order`: the best in front. A remedy that could not be made, or
         failed, is among them with a note; so is one whose change only the user can make.
 
     Raises:
@@ -95,7 +95,7 @@ def prove(
         return tuple(_untried(remedy, BY_HAND) for remedy in remedies)
     with _eagerly():
         trials = _tried(remedies, build, finding, found, plan=_Plan(train, [], steps, budget_s))
-    return tuple(sorted(trials, key=_rank))
+    return in_order(trials)
 
 
 def _tried(
@@ -205,9 +205,21 @@ def _standard_error(losses: Sequence[float]) -> float:
     return float(tail.std(ddof=1) / math.sqrt(len(tail))) if len(tail) > 1 else 0.0
 
 
-def _rank(trial: Trial) -> tuple[int, float]:
-    gain = trial.loss_after if math.isfinite(trial.loss_after) else math.inf
-    return (0 if trial.helped else 1 if trial.steps else 2, gain if trial.helped else 0.0)
+def in_order(trials: Sequence[Trial]) -> tuple[Trial, ...]:
+    """Those that helped, the lowest loss in front; those that did not; those that were not tried.
+
+    Of remedies that end within 1 % of the start of the lowest loss, the order of fit decides: all of them mended it.
+    """
+    least = min((trial.loss_after for trial in trials if trial.helped), default=math.nan)
+
+    def rank(trial: Trial) -> tuple[int, float]:
+        if not trial.helped:
+            return (1 if trial.steps else 2), 0.0
+        start = max(abs(trial.losses_after[0]), abs(trial.losses_before[0]))
+        is_least = not trial.loss_after > least + WORTHWHILE * (start if math.isfinite(start) else 0.0)
+        return 0, -math.inf if is_least else trial.loss_after
+
+    return tuple(sorted(trials, key=rank))
 
 
 def _untried(remedy: Remedy, why: str) -> Trial:

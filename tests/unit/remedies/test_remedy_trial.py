@@ -12,7 +12,7 @@ from kilolayer.diagnosis import Trial
 from kilolayer.diagnosis.cards import report
 from kilolayer.diagnosis.examined import Examined
 from kilolayer.remedies import SharedObjects, judge_trial, prove
-from kilolayer.remedies.trial import BY_HAND
+from kilolayer.remedies.trial import BY_HAND, in_order
 
 X = torch.randn(96, 12, generator=torch.Generator().manual_seed(3))
 Y = X[:, :5].argmax(1)
@@ -82,6 +82,18 @@ def test_a_run_that_was_cut_short_is_held_against_the_same_steps():
     assert trial.steps == 30
     assert trial.loss_before == trial.loss_after
     assert not trial.helped
+
+
+def trial_of(name, end, start=2.0, helped=True, steps=60):
+    return Trial(name, 2.0, end, helped, steps, (2.0,) * steps, (start,) * steps)
+
+
+def test_the_lowest_loss_stands_first_and_of_equals_the_better_fit():
+    trials = [
+        trial_of("untried", math.nan, helped=False, steps=0), trial_of("useless", 2.0, helped=False),
+        trial_of("worse", 0.5), trial_of("fits", 0.015), trial_of("fits less", 0.001),
+    ]  # fmt: skip
+    assert [one.name for one in in_order(trials)] == ["fits", "fits less", "worse", "useless", "untried"]
 
 
 # ---------------------------------------------------------------------- trials
