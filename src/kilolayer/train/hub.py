@@ -1,4 +1,4 @@
-"""Data sets of Hugging Face by name: ``datasets:NAME`` or ``datasets:NAME/CONFIGURATION`` behind a comma."""
+"""Data sets of Hugging Face by name: ``datasets:NAME`` or ``datasets:NAME,CONFIGURATION``."""
 
 from __future__ import annotations
 
