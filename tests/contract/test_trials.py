@@ -1,5 +1,6 @@
 """What every remedy of the registry keeps to: it mends a set-up with its fault, and nobody else's objects change."""
 
+import ast
 import functools
 
 import pytest
@@ -101,7 +102,9 @@ def test_another_set_up_of_the_same_function_is_left_alone(name):
 def test_there_is_a_change_of_code(name):
     remedy = BY_NAME[name]
     fault = HELPS.get(name) or HELPS["zero_grad"]
-    assert remedy.patch(fault.finding(), examined(fault.build)).strip()
+    code = remedy.patch(fault.finding(), examined(fault.build))
+    assert code.strip()
+    ast.parse(code)
 
 
 @every_edit

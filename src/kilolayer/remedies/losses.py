@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from kilolayer.diagnosis.examined import RELU_LIKE, Examined, Row
 from kilolayer.diagnosis.finding import Finding
 from kilolayer.remedies.operations import Call, edit_calls, edit_operations, rehearse
-from kilolayer.remedies.remedy import AnySetup, Edited, SetupLike, Unsuitable, changed, parameter_at
+from kilolayer.remedies.remedy import AnySetup, Edited, SetupLike, Unsuitable, as_code, changed, parameter_at
 
 SOFTMAXES = ("softmax", "log_softmax")
 
@@ -245,4 +245,4 @@ def _output_bias(model: nn.Module, found: Examined) -> Tensor:
 def output_bias_patch(finding: Finding, found: Examined) -> str:
     """As code."""
     last = found.layers[-1]["path"] if found.layers else "head"
-    return f"with torch.no_grad():\n    model.{last}.bias.copy_(train_targets.mean(0))  # log-odds of classes"
+    return f"with torch.no_grad():\n    {as_code(last)}.bias.copy_(train_targets.mean(0))  # log-odds of classes"

@@ -112,3 +112,13 @@ def parameter_at(model: nn.Module, name: str) -> nn.Parameter | None:
     """The parameter of a name, with or without what compiling adds to it; ``None`` where there is none."""
     parameters = dict(model.named_parameters(remove_duplicate=False))
     return parameters.get(name, parameters.get(name.replace("_orig_mod.", "")))
+
+
+def as_code(name: str) -> str:
+    """A module's or parameter's name as code: numbers become indices.
+
+    Example:
+        >>> as_code("blocks.0.linear.weight"), as_code("2")
+        ('model.blocks[0].linear.weight', 'model[2]')
+    """
+    return "model" + "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in name.split(".") if part)

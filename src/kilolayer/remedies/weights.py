@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from kilolayer.diagnosis.examined import RELU_LIKE, Examined, Row
 from kilolayer.diagnosis.finding import Finding
-from kilolayer.remedies.remedy import Edited, SetupLike, Unsuitable, parameter_at
+from kilolayer.remedies.remedy import Edited, SetupLike, Unsuitable, as_code, parameter_at
 
 IDENTICAL = 0.5
 """Share of a matrix's rows that repeat another one from which on its units are alike."""
@@ -83,7 +83,7 @@ def initialize_patch(finding: Finding, found: Examined) -> str:
     if len(layers) == 1 and any(
         row["kind"] == "embedding" and row["weight"] == layers[0]["weight"] for row in found.layers
     ):
-        return f"nn.init.normal_(model.{layers[0]['weight']}, std={EMBEDDING_STD})"
+        return f"nn.init.normal_({as_code(layers[0]['weight'])}, std={EMBEDDING_STD})"
     kinds = "nn.Conv2d" if any(row["kind"] == "conv" for row in layers) else "nn.Linear"
     behind_relu = any(gain_for(row) == 2.0 for row in layers)
     fill = (
@@ -154,7 +154,7 @@ def orthogonal_patch(finding: Finding, found: Examined) -> str:
 def first_factor_patch(finding: Finding, found: Examined) -> str:
     """As code."""
     name = finding.first_site or "lora_a"
-    return f"nn.init.kaiming_uniform_(model.{_code(name)}, a=5 ** 0.5)  # and leave the other factor at 0"
+    return f"nn.init.kaiming_uniform_({as_code(name)}, a=5 ** 0.5)  # and leave the other factor at 0"
 
 
 def draw_stuck_patch(finding: Finding, found: Examined) -> str:
@@ -163,12 +163,6 @@ def draw_stuck_patch(finding: Finding, found: Examined) -> str:
         "for parameter in model.parameters():\n    if parameter.dim() >= 2:\n"
         "        nn.init.kaiming_normal_(parameter, nonlinearity='relu')"
     )
-
-
-def _code(name: str) -> str:
-    """A dotted name as code: numbers become indices."""
-    parts = name.split(".")
-    return "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in parts).lstrip(".")
 
 
 @torch.no_grad()
