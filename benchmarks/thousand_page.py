@@ -43,7 +43,8 @@ MEASURES = """
   of the language is learned.
 - **encoder use**: the rise of the held-out loss when every target stands beside the source of another pair. A decoder
   can get below the bar by itself; this says what it takes from the source.
-- **cosine** between the encoder's outputs at any two places of 32 held-out pairs: at 1 it says the same of every token.
+- **cosine** between the encoder's outputs at any two places of 32 held-out pairs: at 1 it says the same of every
+  token ("-": made before it was measured).
 - **gradient by branch**: norm of the gradient of each branch's matrices at step 0 and over the last 20 steps; max/min
   is the largest over the smallest within a stack.
 - **depth**: the rise d of the held-out loss when one layer's output is replaced by its input, for 16 layers of each

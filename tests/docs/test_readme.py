@@ -11,7 +11,8 @@ import pytest
 from kilolayer.lab.data import load_data
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+READMES = [ROOT / "README.md", ROOT / "README.zh-CN.md"]
+PAGES = [*READMES, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def blocks(page, language):
@@ -42,8 +43,9 @@ def test_links_lead_somewhere(page):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-def test_every_command_of_the_readme_exists():
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("readme", READMES, ids=lambda page: page.name)
+def test_every_command_of_the_readme_exists(readme):
+    text = readme.read_text(encoding="utf-8")
     commands = set(re.findall(r"`kilolayer ([a-z-]+(?: [a-z-]+)?)`", text))
     assert commands
     for command in commands:
@@ -55,6 +57,15 @@ def test_every_command_of_the_readme_exists():
             env=os.environ | {"NO_COLOR": "1"},
         )
         assert done.returncode == 0, (command, done.stderr)
+
+
+def test_both_readmes_show_the_same():
+    english, chinese = (blocks(page, "python") for page in READMES)
+    without_comments = [[re.sub(r"  #.*", "", block) for block in found] for found in (english, chinese)]
+    assert [block for block in without_comments[0] if "mine.npz" not in block] == without_comments[1]
+    commands = [set(re.findall(r"`(kilolayer[ .][a-z_.-]+)", page.read_text(encoding="utf-8"))) for page in READMES]
+    assert commands[0] >= commands[1]
+    assert len(commands[1]) > 15
 
 
 def test_every_make_target_of_the_texts_exists():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -120,7 +119,7 @@ def use_row(result: ThousandResult) -> list[str]:
     depths = [
         f"{numbers['effective_depth'][stack]:.0f} of {getattr(result.run, f'{stack}_layers')}" for stack in STACKS
     ]
-    cosine = format_number(numbers.get("encoder_cosine", math.nan))
+    cosine = format_number(numbers["encoder_cosine"]) if "encoder_cosine" in numbers else "-"
     return [
         f"{use} +- {error}",
         cosine,
