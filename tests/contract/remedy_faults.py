@@ -98,6 +98,22 @@ def weights_frozen():
     return classifier(model, torch.optim.Adam(trained, lr=0.01))
 
 
+class Cut(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.head = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 3)), nn.Linear(3, 6)
+
+    def forward(self, x):
+        with torch.no_grad():
+            x = x * 1.0
+        return self.head(self.encoder(x).detach().clone())
+
+
+@seeded
+def encoder_detached():
+    return classifier(Cut())
+
+
 @seeded
 def gradients_add_up():
     model = mlp(16, 32, 6)
@@ -477,6 +493,7 @@ HELPS = {
     "registered parameters": Fault("parameters-not-registered", hidden_in_a_list, ("hidden[0].weight",)),
     "parameters in the optimizer": Fault("parameters-not-optimized", head_not_optimized, ("2.weight", "4.bias")),
     "unfrozen": Fault("frozen-by-mistake", weights_frozen, ("0.weight",)),
+    "uncut graph": Fault("gradient-cut", encoder_detached, ("encoder.0.weight", "encoder.2.bias")),
     "zero_grad": Fault("zero-grad-missing", gradients_add_up),
     "wider clipping": Fault("clip-to-nothing", clipped_to_nothing),
     "finite samples": Fault("bad-batch", sample_of_nan),

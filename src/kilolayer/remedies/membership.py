@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from kilolayer.diagnosis.examined import Examined
 from kilolayer.diagnosis.finding import Finding
+from kilolayer.remedies.operations import Call, edit_operations, rehearse
 from kilolayer.remedies.optimizers import add_parameters
 from kilolayer.remedies.remedy import Edited, SetupLike, Unsuitable, optimizer_of, parameter_at
 
@@ -86,3 +87,32 @@ def register_patch(finding: Finding, found: Examined) -> str:
     name = str(finding.first_site or "layers").partition("[")[0]
     attribute = name.rpartition(".")[2] or "layers"
     return f"self.{attribute} = nn.ModuleList({attribute})  # instead of a plain list"
+
+
+def uncut(setup: SetupLike, finding: Finding, found: Examined) -> Edited:
+    """Every ``detach()`` of the model's code returns what it was given, and ``no_grad`` there does nothing."""
+    places: dict[str, None] = {}
+
+    def change(call: Call) -> Any:
+        if call.name == "detach" and isinstance(call.tensor, Tensor) and call.tensor.requires_grad:
+            places[call.path] = None
+            return call.tensor
+        if call.name == "_set_grad_enabled" and call.args == (False,):
+            places[call.path] = None
+            return call.func(True)
+        return call.run()
+
+    rehearse(setup, change)
+    if not places:
+        raise Unsuitable("the graph is cut neither by detach() nor by no_grad() in the model's code")
+    where = ", ".join(path or "the model itself" for path in places)
+    return Edited(edit_operations(setup, change), f"no detach() or no_grad() in the code of {where}")
+
+
+def uncut_patch(finding: Finding, found: Examined) -> str:
+    """As code."""
+    sites = " .. ".join(dict.fromkeys(site for site in (finding.first_site, finding.last_site) if site))
+    return (
+        f"# between {sites or 'the parameters'} and the loss, take out what cuts the graph:\n"
+        "# detach(), .data, torch.no_grad(), item(), or a tensor made anew by torch.tensor(...)"
+    )

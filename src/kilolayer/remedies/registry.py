@@ -23,15 +23,6 @@ from kilolayer.remedies.remedy import Remedy
 CHAINS = ("init-too-small", "init-too-large", "ordered-phase", "init-wrong-for-activation", "saturated-units")
 
 
-def uncut_patch(finding: Finding, found: Examined) -> str:
-    """As code."""
-    sites = " .. ".join(dict.fromkeys(site for site in (finding.first_site, finding.last_site) if site))
-    return (
-        f"# between {sites or 'the parameters'} and the loss, take out what cuts the graph:\n"
-        "# detach(), .data, torch.no_grad(), item(), or a tensor made anew by torch.tensor(...)"
-    )
-
-
 def related_patch(finding: Finding, found: Examined) -> str:
     """As code."""
     return "for index in range(8):\n    print(inputs[index], targets[index])  # do they belong together?"
@@ -49,7 +40,7 @@ REMEDIES: tuple[Remedy, ...] = (
         membership.add_missing_patch,
     ),
     Remedy("unfrozen", ("frozen-by-mistake",), membership.unfreeze, membership.unfreeze_patch),
-    Remedy("uncut graph", ("gradient-cut",), None, uncut_patch),
+    Remedy("uncut graph", ("gradient-cut",), membership.uncut, membership.uncut_patch),
     Remedy("zero_grad", ("zero-grad-missing",), rate.insert_zero_grad, rate.zero_grad_patch),
     Remedy("wider clipping", ("clip-to-nothing",), rate.unclip_gradients, rate.unclip_patch),
     Remedy("finite samples", ("bad-batch",), data.drop_bad_samples, data.bad_samples_patch),

@@ -135,7 +135,7 @@ def test_an_edit_without_a_place_says_why():
 
 
 def test_what_the_user_alone_can_change_is_named_and_not_tried():
-    (trial,) = tried(report("gradient-cut", "The graph is cut."))
+    (trial,) = tried(report("labels-unrelated", "They are."))
     assert BY_HAND in trial.note
     assert trial.steps == 0
 
