@@ -67,10 +67,12 @@ def _widths(out: Path) -> str:
     lines = [f"| parametrization | width | best rate | {head} |", "|" + "---|" * (3 + len(lrs))]
     for (kind, width), by_lr in sorted(losses.items()):
         means = {lr: sum(those) / len(those) for lr, those in by_lr.items()}
-        best = min(means, key=means.__getitem__)
+        best = f"{min(means, key=means.__getitem__):.2g}" if len(means) == len(lrs) else "not all run yet"
         cells = " | ".join(f"{means[lr]:.2f}" if lr in means else "-" for lr in lrs)
-        lines.append(f"| {kind} | {width} | {best:.2g} | {cells} |")
-    note = "Mean training loss of the last 10 of 40 steps, pre-LN, 2 layers, by rate; the base width is 64."
+        lines.append(f"| {kind} | {width} | {best} | {cells} |")
+    seeds = min(len(those) for by_lr in losses.values() for those in by_lr.values())
+    which = "seed 0" if seeds == 1 else f"seeds 0 to {seeds - 1}"
+    note = f"Mean training loss of the last 10 of 40 steps by rate: pre-LN, 2 layers, base width 64, {which}."
     return f"{note}\n\n" + "\n".join(lines)
 
 
