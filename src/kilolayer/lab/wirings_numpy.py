@@ -47,7 +47,7 @@ def run_wiring_numpy(
 ) -> dict[str, Any]:
     """Carry out one run on the reference; files and results as :func:`kilolayer.lab.wirings.run_wiring` makes them."""
     model = build_reference(run, data)
-    sites = describe_sites(build_model(run, data))
+    sites = describe_sites(build_model(run, data), torch.from_numpy(data.x_train[:2]))
     probe = probe_indices(run, len(data.x_train))
     init = RecordingWriter(folder / "init")
     init.sites, init.facts = sites, facts(run, data)
