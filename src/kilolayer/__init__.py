@@ -35,6 +35,7 @@ _ROOMS = (
     "convert",
     "diagnosis",
     "init",
+    "integrations",
     "monitor",
     "nn",
     "recording",
