@@ -22,7 +22,7 @@ def assert_trainable(
         fail_on: ``"error"`` or ``"warning"``, the least severity that fails.
 
     Raises:
-        AssertionError: a finding at or above ``fail_on``.
+        AssertionError: a finding at or above ``fail_on``; a run that fails while no rule says why is a warning.
         ValueError: another ``fail_on``, or a set-up that cannot be examined.
 
     Example:
@@ -39,8 +39,10 @@ def assert_trainable(
     if fail_on not in SEVERITIES[1:]:
         raise ValueError(f"fail_on {fail_on!r} is unknown; use one of {', '.join(SEVERITIES[1:])}")
     diagnosis = check(source, budget_s, trial=False, steps=steps)
+    if not diagnosis.is_at_least(fail_on):
+        return diagnosis
     root = diagnosis.root
-    if root is not None and SEVERITIES.index(root.severity) >= SEVERITIES.index(fail_on):
-        place = f" at {root.first_site}" if root.first_site else ""
-        raise AssertionError(f"{root.severity} {root.code} {root.cause}{place}: {root.message} {root.remedy}")
-    return diagnosis
+    if root is None:
+        raise AssertionError(f"warning: {diagnosis.unexplained}")
+    place = f" at {root.first_site}" if root.first_site else ""
+    raise AssertionError(f"{root.severity} {root.code} {root.cause}{place}: {root.message} {root.remedy}")

@@ -26,6 +26,10 @@ def mild():
     model, x, y, loss, optimizer = healthy()
     return model, x, y, loss, torch.optim.SGD(model.parameters(), lr=1e-8)
 
+def uphill():
+    model, x, y, loss, optimizer = healthy()
+    return model, x, y, loss, torch.optim.SGD(model.parameters(), lr=0.05, maximize=True)
+
 def raises():
     raise RuntimeError("no data here")
 
@@ -116,6 +120,39 @@ def test_fail_on_decides_the_exit_status(file, capsys, fail_on, status):
     found, printed = run(capsys, f"{file}:mild", "--steps", 20, "--fail-on", fail_on)
     assert "warning UPD302  lr-too-low" in printed.out
     assert found == status
+
+
+@pytest.mark.parametrize(("fail_on", "status"), [("error", 0), ("warning", 1)])
+def test_a_failure_that_no_rule_explains_is_a_warning(file, capsys, tmp_path, fail_on, status):
+    from kilolayer.report import load_run
+
+    found, printed = run(capsys, f"{file}:uphill", "--steps", 60, "--fail-on", fail_on, "--out", tmp_path / "seen")
+    assert printed.out.startswith("warning  The loss rises from ")
+    assert "and no rule explains it." in " ".join(printed.out.split())
+    assert "Nothing stands out" not in printed.out
+    assert found == status
+    view = load_run(tmp_path / "seen")
+    assert (view.looks_healthy, view.doubt) == (False, "the outcome is diverged")
+
+
+def test_the_outcome_is_among_the_fields(file, capsys, tmp_path):
+    from kilolayer.report import load_run
+
+    _, printed = run(capsys, f"{file}:uphill", "--steps", 60, "--json")
+    found = json.loads(printed.out)
+    assert (found["root"], found["outcome"]) == (None, "diverged")
+    assert found["unexplained"].startswith("The loss rises from ")
+    _, printed = run(capsys, f"{file}:healthy", "--steps", 60, "--json", "--out", tmp_path / "seen")
+    found = json.loads(printed.out)
+    assert (found["outcome"], found["unexplained"]) == ("learns", None)
+    assert load_run(tmp_path / "seen").looks_healthy
+
+
+def test_a_short_run_says_that_it_is_short(file, capsys):
+    status, printed = run(capsys, f"{file}:healthy", "--steps", 5)
+    assert status == 0
+    assert printed.out.startswith("ok  Nothing stands out in 2 layers over 5 steps (")
+    assert "5 steps are too few" in printed.out or "still falling" in printed.out or "only" in printed.out
 
 
 def test_the_folder_is_one_that_reports_read(file, capsys, tmp_path):

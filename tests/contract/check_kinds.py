@@ -341,3 +341,41 @@ def a_graph_that_mixes_its_nodes() -> Any:
 
     torch.manual_seed(0)
     return classified(Net(192))
+
+
+# ---------------------------------------------------------------------- depth that shows once it trains
+class PostNorm(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.branch = nn.Sequential(nn.Linear(width, 4 * width), nn.ReLU(), nn.Linear(4 * width, width))
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(x + self.branch(x))
+
+
+def post_norm_blocks(lr: float, *, warm_up: int) -> kl.Setup:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(32, 32), *(PostNorm(32) for _ in range(24)), nn.Linear(32, 10))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min((step + 1) / warm_up, 1.0))
+    return kl.Setup(model, classes(), CE(), optimizer=optimizer, scheduler=scheduler)
+
+
+@kind("post-norm-too-deep")
+def post_norm_blocks_that_collapse_behind_the_warm_up() -> Any:
+    return post_norm_blocks(2e-2, warm_up=5)
+
+
+@kind()
+def post_norm_blocks_that_train() -> Any:
+    return post_norm_blocks(1e-3, warm_up=5)
+
+
+@kind()
+def a_warm_up_that_has_hardly_begun() -> Any:
+    torch.manual_seed(0)
+    model = mlp(32, 64, 64, 10)
+    optimizer = adam(model, 1e-3)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: (step + 1) / 10_000)
+    return kl.Setup(model, classes(), CE(), optimizer=optimizer, scheduler=scheduler)

@@ -12,3 +12,4 @@ def test_the_cause_is_named_or_nothing_is_said(name):
     diagnosis = kl.check(build, trial=False, steps=60)
     cause = None if diagnosis.root is None else diagnosis.root.cause
     assert cause in (causes or (None,)), [finding.cause for finding in diagnosis.findings]
+    assert diagnosis.unexplained is None

@@ -40,7 +40,8 @@ def check(
 
     The function returns a kilolayer.Setup, or (model, inputs, targets, loss_fn, optimizer). Beside it in its file,
     stream(step) may give fresh batches (inputs, targets), and train_step(model, inputs, targets, loss_fn, optimizer)
-    may be the loop body. Exit status 0: nothing at or above --fail-on; 1: a finding; 2: a mistake.
+    may be the loop body. Exit status 0: nothing at or above --fail-on; 1: a finding, or a warning that the run fails
+    and no rule explains it; 2: a mistake.
     """
     import contextlib
     import sys
@@ -61,7 +62,7 @@ def check(
         typer.echo(json_format.dumps(fields, allow_nan=False))
     else:
         typer.echo("\n".join(part for part in (_render(diagnosis, out), patch) if part), nl=patch is None)
-    raise typer.Exit(_status(diagnosis, fail_on.value))
+    raise typer.Exit(int(diagnosis.is_at_least(fail_on.value)))
 
 
 def _save(
@@ -84,18 +85,49 @@ def _save(
 
 def _render(diagnosis: Diagnosis, out: Path | None) -> str:
     import os
-
-    from kilolayer.report import render_verdict
+    import textwrap
 
     width = int(os.environ.get("COLUMNS", "100"))
+    if diagnosis.unexplained:
+        lines = [textwrap.fill(_failure(diagnosis, out), width, subsequent_indent="  ")]
+    else:
+        lines = [_verdict(diagnosis, out, width), *_doubt(diagnosis, width)]
+    return "\n".join([*lines, *_tried(diagnosis, width)])
+
+
+def _verdict(diagnosis: Diagnosis, out: Path | None, width: int) -> str:
+    from kilolayer.report import render_verdict
+
     text = render_verdict(
         diagnosis.root,
         examined=_examined(diagnosis),
         seconds=diagnosis.seconds,
         report="" if out is None else f"kilolayer report {out}",
+        explain=True,
         width=width,
     )
-    return "\n".join([str(text.plain), *_tried(diagnosis, width)])
+    return str(text.plain)
+
+
+def _failure(diagnosis: Diagnosis, out: Path | None) -> str:
+    """A run that fails while no rule says why."""
+    from kilolayer.report.text import format_number
+
+    took = "" if diagnosis.seconds is None else f", {format_number(diagnosis.seconds)} s"
+    where = "" if out is None else f" Report: kilolayer report {out}"
+    return f"warning  {diagnosis.unexplained} Examined: {_examined(diagnosis)}{took}.{where}"
+
+
+def _doubt(diagnosis: Diagnosis, width: int) -> list[str]:
+    """What to know of a run in which nothing stands out and that does not learn either."""
+    import textwrap
+
+    from kilolayer.diagnosis.examined import Examined
+    from kilolayer.diagnosis.outcome import describe_doubt
+
+    assert diagnosis.recording is not None
+    said = describe_doubt(Examined(diagnosis.recording)) if diagnosis.root is None else None
+    return [] if said is None else [textwrap.fill(said, width, initial_indent="  ", subsequent_indent="  ")]
 
 
 def _tried(diagnosis: Diagnosis, width: int) -> list[str]:
@@ -137,11 +169,3 @@ def _examined(diagnosis: Diagnosis) -> str:
     layers, steps = len(facts["step0"]["layers"]), facts.get("run", {}).get("num_steps", 0)
     when = f"over {steps} steps" if steps else "at step 0"
     return f"{layers} layer{'' if layers == 1 else 's'} {when}"
-
-
-def _status(diagnosis: Diagnosis, fail_on: str) -> int:
-    from kilolayer.diagnosis.finding import SEVERITIES
-
-    if diagnosis.root is None:
-        return 0
-    return int(SEVERITIES.index(diagnosis.root.severity) >= SEVERITIES.index(fail_on))

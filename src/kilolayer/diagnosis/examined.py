@@ -27,6 +27,9 @@ ALREADY_TRAINED = 0.7
 """Loss at step 0 over the answer that ignores the input below which a model was trained before."""
 
 FEW_STEPS = 50
+SEEN_RATE = 1e-3
+"""Update ratio below which weights hardly move: a learning rate on its way up has then not been tried yet."""
+
 STILL_FALLING = 0.02
 """Fall of the loss over the last two fifths of a run, in parts of its start, that goes on."""
 
@@ -206,6 +209,17 @@ class Examined:
         scale = self.initial_loss / own if own else 1.0
         return scale if math.isfinite(scale) and scale > 0 else 1.0
 
+    @property
+    def run_steps(self) -> int:
+        """Steps of the run; 0 without one."""
+        return 0 if self.run is None else int(self.run["num_steps"])
+
+    @property
+    def nonfinite_step(self) -> int | None:
+        """The first step of the run whose loss was not finite."""
+        bad = np.flatnonzero(~np.isfinite(self.losses))
+        return int(bad[0]) if len(bad) else None
+
     @cached_property
     def losses(self) -> np.ndarray:
         """Losses of the run; NaN for what was not finite."""
@@ -243,7 +257,8 @@ class Examined:
     def outcome(self) -> str | None:
         """``non-finite``, ``diverged``, ``stuck``, ``slow``, ``learns``; ``None`` without a run.
 
-        ``unfinished``: a short run whose loss was still falling when it ended tells nothing.
+        ``unfinished``: a short run whose loss was still falling when it ended, or one that ended early in a warm-up,
+        tells nothing.
         """
         if self.run is None or not len(self.losses):
             return None
@@ -255,7 +270,7 @@ class Examined:
             return "diverged"
         if self.progress <= LEARNS:
             return "learns"
-        if self.is_short and self.is_falling:
+        if (self.is_short and self.is_falling) or self.is_warming_up:
             return "unfinished"
         return "stuck" if self.progress > STUCK else "slow"
 
@@ -272,6 +287,18 @@ class Examined:
             return False
         middles = [float(np.median(part)) for part in parts]
         return middles[2] - middles[4] > STILL_FALLING * abs(middles[0]) and middles[4] <= min(middles)
+
+    @cached_property
+    def is_warming_up(self) -> bool:
+        """Whether the learning rate was still rising when the run ended, and the weights had hardly moved by then."""
+        steps, rates = self.recording.series("run", "run", "lr")
+        count = self.run["num_steps"] if self.run is not None else 0
+        if len(rates) < 2 or steps[-1] < count - 1 or not rates[-1] > rates[-2]:
+            return False
+        names = list(self.update_ratios)
+        last = max((int(step) for step in self.recording.steps("update", "update_ratio")), default=0)
+        ratios = self.recording.curve("update", "update_ratio", names, last)
+        return bool(names) and float(np.nan_to_num(ratios).max()) < SEEN_RATE
 
     @property
     def fails(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from kilolayer.diagnosis.evidence import Evidence
 from kilolayer.diagnosis.examined import Examined
 from kilolayer.diagnosis.finding import SEVERITIES, Finding
 from kilolayer.diagnosis.judge_examined import judge_examined
+from kilolayer.diagnosis.outcome import describe_failure
 from kilolayer.diagnosis.rules_depth import batchnorm_without_skip, post_norm_too_deep, skip_missing
 from kilolayer.diagnosis.rules_optimizer import lr_too_high, lr_too_low
 from kilolayer.diagnosis.rules_signal import (
@@ -50,9 +51,11 @@ RULES: tuple[Rule, ...] = (
 class Diagnosis:
     """What the rules concluded.
 
-    ``root`` is ``None`` for a model at which nothing stands out. ``not_evaluated`` maps a rule's name to the
-    reason it could not look. ``trials`` are the remedies tried, ``recording`` is what was judged, ``seconds`` how
-    long it all took, where the verdict comes from an examination.
+    ``root`` is ``None`` for a model at which nothing stands out. ``not_evaluated`` maps a rule's name to the reason it
+    could not look. Where the verdict comes from an examination, ``trials`` are the remedies tried, ``recording`` is
+    what was judged, ``seconds`` how long it all took, and ``outcome`` what the run came to: ``learns``, ``slow``,
+    ``stuck``, ``diverged``, ``non-finite`` or ``unfinished``, ``None`` without a run. ``unexplained`` says how a run
+    failed that no rule explains; it weighs as much as a warning.
     """
 
     root: Finding | None
@@ -61,8 +64,31 @@ class Diagnosis:
     trials: tuple[Trial, ...] = ()
     recording: Recording | None = field(default=None, repr=False, compare=False)
     seconds: float | None = None
+    outcome: str | None = None
+    unexplained: str | None = None
 
     _repr_html_ = repr_html
+
+    @property
+    def severity(self) -> str | None:
+        """The root's severity; ``"warning"`` for a failure that no rule explains; ``None`` where nothing stands out."""
+        if self.root is not None:
+            return self.root.severity
+        return "warning" if self.unexplained else None
+
+    def is_at_least(self, severity: str) -> bool:
+        """Whether something of this severity or a graver one was found.
+
+        Raises:
+            ValueError: no severity.
+
+        Example:
+            >>> Diagnosis(None, (), {}, unexplained="The loss stays.").is_at_least("error")
+            False
+        """
+        if severity not in SEVERITIES:
+            raise ValueError(f"severity {severity!r} is unknown; use one of {', '.join(SEVERITIES)}")
+        return self.severity is not None and SEVERITIES.index(self.severity) >= SEVERITIES.index(severity)
 
     def to_dict(self) -> dict[str, Any]:
         """The verdict as a JSON-ready dictionary, with a format number."""
@@ -72,6 +98,8 @@ class Diagnosis:
             "findings": [finding.to_dict() for finding in self.findings],
             "trials": [trial.to_dict() for trial in self.trials],
             "seconds": self.seconds,
+            "outcome": self.outcome,
+            "unexplained": self.unexplained,
             "not_evaluated": dict(self.not_evaluated),
         }
 
@@ -97,11 +125,18 @@ def diagnose(recording: Recording) -> Diagnosis:
     # Of a network that fails, zeros, infinities and NaNs are what there is to read.
     with np.errstate(all="ignore"):
         if "examination" in recording.facts:
-            return _conclude(judge_examined(Examined(recording)))
+            return _conclude_examined(Examined(recording))
         evidence = Evidence(recording)
         if evidence.trains:
             return Diagnosis(None, (), {})
         return _conclude({rule.__name__: rule(evidence) for rule in RULES})
+
+
+def _conclude_examined(found: Examined) -> Diagnosis:
+    """The verdict on an examination, with what its run came to."""
+    diagnosis = _conclude(judge_examined(found))
+    unexplained = describe_failure(found) if diagnosis.root is None else None
+    return replace(diagnosis, outcome=found.outcome, unexplained=unexplained)
 
 
 def _conclude(verdicts: dict[str, Finding | str | None]) -> Diagnosis:

@@ -173,6 +173,9 @@ def dead_units(found: Examined) -> Finding | str | None:
         )
     first = next((row for row in found.step0["activations"] if row["name"] == "relu"), None)
     dead = None if first is None else first["dead_share"]
+    # Inputs next to nothing beside the biases leave half of the units off: then the inputs are the cause.
+    if isinstance(inputs_unscaled(found), Finding):
+        return None
     if first is not None and dead is not None and dead > MOSTLY and found.fails_badly:
         return report(
             "dead-units",

@@ -31,6 +31,8 @@ OFF = 1.25
 """Factor between a skip scale and that of its depth from which on it is another depth's: 1.25^4 = 2.4 times it."""
 
 STARVED = 1e-3
+COLLAPSED = 0.95
+"""Mean cosine between samples at the end of a run from which on a stream tells them apart no more."""
 
 
 def skip_broken(found: Examined) -> Finding | str | None:
@@ -122,20 +124,27 @@ def skip_attenuated(found: Examined) -> Finding | str | None:
 
 
 def post_norm_too_deep(found: Examined) -> Finding | str | None:
-    """DEP601: a norm after every sum, and a skip too weak for this depth."""
+    """DEP601: a norm after every sum, and a skip too weak for this depth, at once or as soon as training starts."""
     for rows in _streams(found):
         placed = [row for row in rows if "post" in row["norm_placement"] and "pre" not in row["norm_placement"]]
         if len(placed) < MIN_LAYERS or len(placed) < 0.8 * len(rows) or not found.fails:
             continue
-        shares = [_share(row) for row in placed]
-        share = float(np.exp(np.mean(np.log(shares)))) if all(one > 0 for one in shares) else 0.0
+        if (found.update_ratio or 0) > 0.1:
+            continue
+        share, when, seen = _share_of_all(placed), "", ""
+        if share ** len(placed) > LOST_IDENTITY:
+            later = _later(found, placed)
+            share, when, seen = _share_of_all(later), " once it trains", _collapse(found, later)
+            if not seen:
+                continue
         kept = share ** len(placed)
-        if kept > LOST_IDENTITY or (found.update_ratio or 0) > 0.1:
+        if kept > LOST_IDENTITY:
             continue
         return report(
             "post-norm-too-deep",
-            f"The norm after each sum leaves the skip {share:.3f} of its size, {kept:.0e} over {len(placed)} sums: "
-            f"the identity path is lost. The loss goes from {found.initial_loss:.3g} to {found.final_loss:.3g}.",
+            f"The norm after each sum leaves the skip {share:.3f} of its size{when}, {kept:.0e} over {len(placed)} "
+            f"sums: the identity path is lost.{seen} The loss goes from {found.initial_loss:.3g} to "
+            f"{found.final_loss:.3g}.",
             sites=[row["path"] for row in placed],
             confidence=0.9 if len(placed) >= 24 else 0.75,
             measured=share,
@@ -143,6 +152,34 @@ def post_norm_too_deep(found: Examined) -> Finding | str | None:
             rivals=_rivals(found),
         )
     return None
+
+
+def _share_of_all(rows: list[Row]) -> float:
+    """Share of the skip in a sum, geometric mean over sums; 1 where there are none."""
+    shares = [_share(row) for row in rows]
+    if not shares:
+        return 1.0
+    return float(np.exp(np.mean(np.log(shares)))) if all(one > 0 for one in shares) else 0.0
+
+
+def _collapse(found: Examined, rows: list[Row]) -> str:
+    """What shows at the end of the run that the stream carries nothing; empty where nothing does.
+
+    Branches grow in networks that train as well: samples that became alike, or gradients that no longer reach the
+    first sums, tell the ones that do not. A run that got somewhere must show both.
+    """
+    quarter = max(len(rows) // 4, 1)
+    grads = [row["branch_grad_rms"] for row in rows]
+    first, last = ([one for one in part if one is not None] for part in (grads[:quarter], grads[-quarter:]))
+    left = _median(first) / _median(last) if first and last and _median(last) > 0 else math.nan
+    cosine = rows[-1]["cosine"] if rows else None
+    is_alike, is_starved = cosine is not None and cosine >= COLLAPSED, left < STARVED
+    if not (is_alike or is_starved) or not (found.fails_badly or (is_alike and is_starved)):
+        return ""
+    said = [f"different samples have cosine {cosine:.3f} at the last sum"] if is_alike else []
+    said += [f"the gradient of the first sums is {left:.0e} of that of the last"] if is_starved else []
+    text = " and ".join(said)
+    return f" {text[0].upper()}{text[1:]} at the end of the run."
 
 
 def final_norm_missing(found: Examined) -> Finding | str | None:

@@ -34,7 +34,9 @@ SEGMENTS = "recordings/[0-9]*"
 SAID = ("result.json", "findings.json")
 """What a run may say of itself; of a name in both files the later one counts."""
 
-VERDICT_NAMES = ("format", "root", "findings", "not_evaluated", "trials", "predictions", "finding", "folder")
+VERDICT_NAMES = (
+    "format", "root", "findings", "not_evaluated", "trials", "predictions", "finding", "folder", "unexplained",
+)  # fmt: skip
 
 MAX_SUMMARY = 12
 

@@ -13,6 +13,9 @@ from kilolayer.diagnosis.finding import Finding
 from kilolayer.recording import Recording
 from kilolayer.report.trial import TrialView
 
+HEALTHY = ("trains", "learns")
+"""Outcomes of runs that got where they were meant to."""
+
 UNJUDGED = ("trained", "stopped")
 """Outcomes that say how far a run came, not whether it learned anything."""
 
@@ -118,7 +121,7 @@ class RunView:
         """Why a run without a finding is not called healthy; empty where it may be."""
         outcome = self.summary.get("outcome")
         if outcome is not None and outcome not in UNJUDGED:
-            return "" if outcome == "trains" else f"the outcome is {outcome}"
+            return "" if outcome in HEALTHY else f"the outcome is {outcome}"
         evidence = Evidence(self.recording)
         if evidence.nonfinite_step is not None:
             return f"the loss is not finite at step {evidence.nonfinite_step}"

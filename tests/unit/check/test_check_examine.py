@@ -1,5 +1,7 @@
 """The stages: how often they run the model, whose loop they take, and what a set-up's author gets to see of it."""
 
+import dataclasses
+
 import pytest
 import torch
 from torch import nn
@@ -88,3 +90,11 @@ def test_assert_trainable_fails_with_the_finding():
     assert kl.testing.assert_trainable(setup(), steps=60).root is None
     with pytest.raises(ValueError, match="fail_on 'info' is unknown"):
         kl.testing.assert_trainable(setup(), fail_on="info")
+
+
+def test_assert_trainable_fails_where_no_rule_explains_a_failure():
+    uphill = setup()
+    uphill = dataclasses.replace(uphill, optimizer=torch.optim.SGD(uphill.model.parameters(), lr=0.05, maximize=True))
+    with pytest.raises(AssertionError, match=r"warning: The loss .* no rule explains it"):
+        kl.testing.assert_trainable(uphill, steps=60)
+    assert kl.testing.assert_trainable(uphill, steps=60, fail_on="error").root is None

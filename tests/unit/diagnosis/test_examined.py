@@ -1,5 +1,6 @@
 """What the rules read of an examination: outcome, progress, chains; and that no rule knows a model."""
 
+import dataclasses
 import inspect
 import math
 
@@ -9,6 +10,7 @@ import pytest
 from kilolayer.diagnosis import EXAMINED_RULES, Trial, diagnose
 from kilolayer.diagnosis.cards import BY_CAUSE, CARDS, report
 from kilolayer.diagnosis.examined import Chain, Examined, chains_of, final_of
+from kilolayer.diagnosis.outcome import describe_doubt
 from kilolayer.recording import RecordingWriter
 
 
@@ -149,3 +151,78 @@ def test_a_trial_survives_strict_json():
     fields = trial.to_dict()
     assert fields["loss_before"] is None
     assert fields["curves"] == {"before": [2.3, None], "after": [2.3, 0.1]}
+
+
+FLAT, RISES = [2.3] * 60, np.linspace(2.3, 9.0, 60).tolist()
+
+
+@pytest.mark.parametrize(
+    ("losses", "options", "outcome", "said"),
+    [
+        (FLAT, {}, "stuck", "stays at 2.3, where the best answer that does not look at the input has 2.3, and no rule"),
+        (FLAT, {"baseline": None, "chance": None}, "stuck", "stays at 2.3, and no rule explains it."),
+        (RISES, {}, "diverged", "rises from 2.3 to 8.72"),
+        ([2.3, 2.2, None], {"nonfinite_step": 2}, "non-finite", "is not finite at step 2"),
+    ],
+    ids=["stuck", "stuck-no-baseline", "diverged", "nan"],
+)
+def test_a_failure_without_a_rule_is_said(losses, options, outcome, said):
+    verdict = diagnose(examined(losses, **options))
+    assert verdict.root is None
+    assert said in verdict.unexplained
+    assert (verdict.outcome, verdict.severity) == (outcome, "warning")
+    assert [verdict.is_at_least(severity) for severity in ("info", "warning", "error")] == [True, True, False]
+    assert {"outcome": outcome, "unexplained": verdict.unexplained}.items() <= verdict.to_dict().items()
+
+
+@pytest.mark.parametrize(
+    ("losses", "outcome", "doubt"),
+    [
+        (FALLS, "learns", None),
+        (np.linspace(2.3, 1.7, 60).tolist(), "slow", "The loss falls from 2.3 to 1.73 only."),
+        ([2.3] * 20, "stuck", "The loss stays at 2.3, and 20 steps are too few to say more."),
+        (np.linspace(2.3, 2.0, 30).tolist(), "unfinished", "The loss was still falling when the run ended, from 2.3"),
+        ([], None, None),
+    ],
+    ids=["learns", "slow", "short", "unfinished", "no-run"],
+)
+def test_a_run_that_does_not_fail_is_no_warning(losses, outcome, doubt):
+    verdict = diagnose(examined(losses))
+    assert (verdict.root, verdict.unexplained, verdict.severity, verdict.outcome) == (None, None, None, outcome)
+    assert not verdict.is_at_least("info")
+    said = describe_doubt(Examined(examined(losses)))
+    assert said == doubt if doubt is None else said.startswith(doubt)
+
+
+def test_an_unknown_severity_is_refused():
+    with pytest.raises(ValueError, match="use one of info, warning, error"):
+        diagnose(examined()).is_at_least("fatal")
+
+
+def test_an_explained_failure_has_the_severity_of_its_root():
+    found = dataclasses.replace(diagnose(examined(FLAT)), root=report("gradient-cut", "So it is."))
+    assert found.severity == BY_CAUSE["gradient-cut"].severity
+
+
+def warmed_up(*, ratio, rates):
+    """A stuck run whose learning rate went up to its end, with one weight matrix and its last update ratio."""
+    record = examined(FLAT, parameters=[{"name": "w", "is_trainable": True, "shape": [4, 4], "rms": 1.0}])
+    writer = RecordingWriter()
+    writer.facts.update(record.facts)
+    for step, rate in rates:
+        writer.add(step, "run", "run", "lr", rate)
+    for step in (0, 40):
+        writer.add(step, "w", "update", "update_ratio", ratio)
+    return Examined(writer.close())
+
+
+RISING = [(step, 1e-6 * (step + 1)) for step in range(60)]
+
+
+def test_a_run_that_ends_early_in_its_warm_up_tells_nothing():
+    assert warmed_up(ratio=1e-5, rates=RISING).outcome == "unfinished"
+    # Weights that move, a rate that no longer rises and a constant one are no excuse.
+    assert warmed_up(ratio=5e-3, rates=RISING).outcome == "stuck"
+    assert warmed_up(ratio=1e-5, rates=RISING[:30]).outcome == "stuck"
+    assert warmed_up(ratio=1e-5, rates=[(0, 1e-6)]).outcome == "stuck"
+    assert "learning rate is still so low" in describe_doubt(warmed_up(ratio=1e-5, rates=RISING))
