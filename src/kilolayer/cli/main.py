@@ -11,6 +11,7 @@ from kilolayer.cli.audit import audit
 from kilolayer.cli.check import check
 from kilolayer.cli.coefficients import coefficients
 from kilolayer.cli.convert import convert
+from kilolayer.cli.explain import explain
 from kilolayer.cli.init_plan import init_plan
 from kilolayer.cli.lab_chain import chain
 from kilolayer.cli.lab_depth import depth
@@ -43,6 +44,7 @@ app.command(cls=Command)(audit)
 app.command(cls=Command)(check)
 app.command(cls=Command)(coefficients)
 app.command(cls=Command)(convert)
+app.command(cls=Command)(explain)
 app.command(cls=Command)(init_plan)
 app.command(cls=Command)(predict)
 app.command(cls=Command)(report)
