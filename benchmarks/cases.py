@@ -69,8 +69,8 @@ def main() -> None:
         others = ", ".join(one.cause for one in diagnosis.findings[1:])
         site = "" if root is None else f"{root.first_site} .. {root.last_site}"
         print(
-            f"{'ok   ' if good else 'WRONG'} {file[:-3]:38.38} {function:5} {seconds[-1]:5.1f} s  {diagnosis.outcome!s:10} "
-            f"{cause or diagnosis.unexplained or '-':26} "
+            f"{'ok   ' if good else 'WRONG'} {file[:-3]:38.38} {function:5} {seconds[-1]:5.1f} s  "
+            f"{diagnosis.outcome!s:10} {cause or diagnosis.unexplained or '-':26} "
             f"{site}  [{others}]{'' if good else f'  wanted {accepted}'}",
             flush=True,
         )
