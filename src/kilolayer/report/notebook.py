@@ -104,6 +104,8 @@ def diagnosis_html(diagnosis: Diagnosis) -> Html:
     tried = [line(f"Tried: {', '.join(map(trial_text, trials))}")] if trials else []
     if diagnosis.root is not None:
         return Html(finding_html(diagnosis.root) + "".join(tried))
+    if diagnosis.unexplained:
+        return frame("warning", line(diagnosis.unexplained), *tried, color=SEVERITY_COLORS["warning"])
     open_rules = len(diagnosis.not_evaluated)
     doubt = [line(f"{open_rules} rules had too little to go by.")] if open_rules else []
     return frame("No finding", *doubt, *tried)

@@ -137,6 +137,9 @@ def test_no_text_acts(text):
 def test_a_verdict_without_a_cause_and_one_that_could_not_look():
     assert "No finding" in Piece(Diagnosis(None, (), {})._repr_html_()).text
     assert "1 rules had too little" in Piece(Diagnosis(None, (), {"a": "b"})._repr_html_()).text
+    failed = Piece(Diagnosis(None, (), {}, unexplained="The loss stays.")._repr_html_()).text
+    assert "The loss stays." in failed
+    assert "No finding" not in failed
 
 
 def test_long_things_are_cut():
