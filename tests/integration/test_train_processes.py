@@ -24,6 +24,43 @@ FSDP = {
 }
 """What ``accelerate launch --use_fsdp --fsdp_version 2`` sets."""
 
+PROGRAM = """
+import json
+import os
+import sys
+
+import accelerate
+import torch
+from torch import distributed
+
+from kilolayer.train import Recipe, train
+
+torch.set_num_threads(1)
+wrapped = []
+
+
+class Watched(accelerate.Accelerator):
+    def __init__(self, **options):
+        super().__init__(**options)
+        if os.environ.get("ACCELERATE_USE_FSDP"):  # which Accelerate passes over where there is no accelerator
+            self.state.distributed_type = accelerate.DistributedType.FSDP
+            self.state.fsdp_plugin = accelerate.FullyShardedDataParallelPlugin(fsdp_version=2)
+
+    def prepare(self, *things, **options):
+        prepared = super().prepare(*things, **options)
+        for one in prepared:
+            if isinstance(one, torch.nn.Module):
+                wrapped.append({type(parameter).__name__ for parameter in one.parameters()})
+        return prepared
+
+
+accelerate.Accelerator = Watched
+train(Recipe.from_dict(json.loads(sys.argv[1])), sys.argv[2])
+assert distributed.get_world_size() == 2
+assert wrapped == [{"DTensor" if os.environ.get("ACCELERATE_USE_FSDP") else "Parameter"}], wrapped
+distributed.destroy_process_group()
+"""
+
 
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory):
@@ -57,13 +94,8 @@ def alone(recipe, tmp_path_factory):
 
 def launch(recipe, out, **variables):
     defaults = {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-    program = (
-        "import sys, json, torch; torch.set_num_threads(1); from kilolayer.train import Recipe, train; "
-        "train(Recipe.from_dict(json.loads(sys.argv[1])), sys.argv[2]); "
-        "from torch import distributed; assert distributed.get_world_size() == 2; distributed.destroy_process_group()"
-    )
     path = out.parent / "launched.py"
-    path.write_text(program.replace("; ", "\n"))
+    path.write_text(PROGRAM)
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", str(path)]
     done = subprocess.run(
         [*command, json.dumps(recipe.to_dict()), str(out)],
