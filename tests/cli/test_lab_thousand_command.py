@@ -101,7 +101,10 @@ def test_options_are_the_frozen_ones():
         (["--batch-size", "20000"], "has too few pairs"),
         (["--scheme", "deepnrom"], "deepnorm"),
         (["--optimizer", "adam"], "--optimizer 'adam' is unknown; use one of adamw, sgd, muon"),
-        (["--data", "/nowhere/pairs.tsv"], "/nowhere/pairs.tsv: No such file or directory"),
+        (
+            ["--data", "/nowhere/pairs.tsv"],
+            "there is no file '/nowhere/pairs.tsv'; data can be a file of sentence pairs, or 'number-words'",
+        ),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_status_2(pairs, tmp_path, capsys, arguments, message):

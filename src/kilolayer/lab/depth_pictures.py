@@ -80,6 +80,20 @@ def draw_curves(axes: Axes, places: np.ndarray, curves: np.ndarray, *, label: st
         axes.fill_between(places, low, high, color=style_of(number)["color"], alpha=0.15, linewidth=0)
 
 
+def scale_height_by_log(axes: Axes) -> None:
+    """A logarithmic height, which needs a number above 0: where nothing drawn is, the panel says so."""
+    if has_height(axes):
+        axes.set_yscale("log")
+    else:
+        axes.text(0.5, 0.5, "all 0 or not finite", transform=axes.transAxes, ha="center", va="center")
+
+
+def has_height(axes: Axes) -> bool:
+    """Whether a line has a finite point above 0, which has a logarithm."""
+    heights = [np.asarray(line.get_ydata(), dtype=np.float64) for line in axes.get_lines()]
+    return any(bool((np.isfinite(one) & (one > 0)).any()) for one in heights)
+
+
 def save_picture(path: Path, draw: Callable[[], bytes]) -> str:
     """Write a picture, and say where it is, or why there is none."""
     try:

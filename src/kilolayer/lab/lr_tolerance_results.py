@@ -98,9 +98,11 @@ def compare(low: Sequence[SearchResult], high: Sequence[SearchResult]) -> int | 
 def sentence(groups: Groups) -> str:
     """The comparison with KEEL's table, and who trains at no rate."""
     claims = [text for low, high in itertools.pairwise(KEEL_PAPER) if (text := _claim(groups, low, high))]
+    if not claims and all(not one.largest_lr for one in _results_of(groups)):
+        return "Nothing trains at any of these rates."
     said = f"The KEEL paper's order, here: {'; '.join(claims)}." if claims else _largest(groups)
     failures = [text for scheme in schemes_of(groups) if (text := _failures(groups, scheme))]
-    return said + (f" At no rate trains {'; '.join(failures)}." if failures else "")
+    return said + (f" {'; '.join(failures)}." if failures else "")
 
 
 def schemes_of(groups: Groups) -> list[str]:
@@ -115,7 +117,8 @@ def _failures(groups: Groups, scheme: str) -> str:
     if not failed:
         return ""
     everywhere = len(failed) == len(tried) > 1
-    return f"{scheme} " + ("in any setting" if everywhere else " and ".join(f"at {one.text}" for one in failed))
+    where = "in any setting" if everywhere else " and ".join(f"at {one.text}" for one in failed)
+    return f"{scheme} trains at no rate {where}"
 
 
 def _claim(groups: Groups, low: str, high: str) -> str:
@@ -129,11 +132,12 @@ def _claim(groups: Groups, low: str, high: str) -> str:
     return f"{low} stands less than {high} in {verdicts.count(1)} of {len(verdicts)} {name}{open_ones}"
 
 
+def _results_of(groups: Groups) -> list[SearchResult]:
+    return [one for schemes in groups.values() for those in schemes.values() for one in those]
+
+
 def _largest(groups: Groups) -> str:
-    results = [one for schemes in groups.values() for those in schemes.values() for one in those]
-    best = max(results, key=lambda one: one.largest_lr)
-    if not best.largest_lr:
-        return "Nothing trains at any of these rates."
+    best = max(_results_of(groups), key=lambda one: one.largest_lr)
     base = best.search.base
     bound = "at least " if best.is_open else ""
     return f"The largest stable rate is {bound}{best.largest_lr:.2g}: {base.scheme} at {base.decoder_layers} layers."

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kilolayer.lab.depth_pictures import draw_curves, draw_panels
+from kilolayer.lab.depth_pictures import draw_curves, draw_panels, scale_height_by_log
 from kilolayer.lab.rules_results import RulesResult, Standing
 from kilolayer.lab.training import LAST_STEPS
 
@@ -57,5 +57,5 @@ def _gradients(axes: Axes, standings: Sequence[Standing], read: Callable[[RulesR
         curves = np.stack([read(one) for one in standing.results])
         # The logarithm of an exact zero has no place in the picture.
         draw_curves(axes, layers, np.where(curves > 0, curves, np.nan), label=standing.scheme, number=number)
-    axes.set_yscale("log")
+    scale_height_by_log(axes)
     axes.set(xlabel="layer (1 = bottom)", ylabel=f"gradient norm, {when}")

@@ -159,7 +159,7 @@ def sentence(standings: Sequence[Standing]) -> str:
     what = f"{run.decoder_layers} layers, {run.num_steps} steps, {seeds}"
     if math.isinf(first.mean):
         return f"No scheme ends at a finite loss on every seed ({what})."
-    said = f"{first.scheme} ends lowest ({what}): held-out loss {first.mean:.3f}."
+    said = f"{first.scheme} ends lowest ({what}): held-out loss {first.mean:.3f}{_stuck(first)}."
     level = [one.scheme for one in standings[1:] if one.is_level]
     if level:
         said += f" Not behind it on every seed: {', '.join(level)}."
@@ -174,8 +174,12 @@ def _fate(standing: Standing) -> str:
         return ", whose loss is not finite"
     grads = standing.results[0].grads
     share = format_number(grads[0] / grads[-1]) if grads[-1] else "nothing"
-    stuck = "" if any(one.learned_context for one in standing.results) else ", no better than character frequencies"
-    return f" at {standing.mean:.3f}{stuck}; its bottom layer's gradient ends at {share} of its top layer's"
+    return f" at {standing.mean:.3f}{_stuck(standing)}; its bottom layer's gradient ends at {share} of its top layer's"
+
+
+def _stuck(standing: Standing) -> str:
+    learned = any(one.learned_context for one in standing.results)
+    return "" if learned else ", no better than character frequencies"
 
 
 def to_json_record(result: RulesResult) -> dict[str, Any]:

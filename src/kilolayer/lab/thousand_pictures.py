@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kilolayer.lab.depth_pictures import draw_curves, draw_panels
+from kilolayer.lab.depth_pictures import draw_curves, draw_panels, scale_height_by_log
 from kilolayer.lab.effective_depth import STACKS
 from kilolayer.lab.rules_pictures import SMOOTH_STEPS, smoothed
 from kilolayer.lab.thousand_results import ThousandResult
@@ -53,9 +53,9 @@ def _gradients(axes: Axes, results: Sequence[ThousandResult], *, at_start: bool)
             # The logarithm of an exact zero has no place in the picture.
             curve = np.where(grads[stack] > 0, grads[stack], np.nan)
             draw_curves(axes, places, curve[None], label=names_of(results)[number], number=number)
+    scale_height_by_log(axes)
     axes.axvline(1.0, color="gray", linewidth=0.8)
     axes.set_xticks([0.5, 1.5], labels=["encoder, bottom to top", "decoder, bottom to top"])
-    axes.set_yscale("log")
     axes.set(ylabel=f"gradient norm by branch, {'step 0' if at_start else f'mean of the last {LAST_STEPS} steps'}")
 
 

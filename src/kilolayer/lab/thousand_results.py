@@ -92,13 +92,13 @@ class ThousandResult:
 
 
 def spread(norms: np.ndarray) -> float:
-    """Largest over smallest; infinite where a branch gets no gradient, NaN where one is not finite.
+    """Largest over smallest; infinite where a branch gets no gradient, NaN where none does or one is not finite.
 
     Example:
-        >>> spread(np.array([0.5, 2.0, 1.0])), spread(np.array([0.0, 1.0]))
-        (4.0, inf)
+        >>> spread(np.array([0.5, 2.0, 1.0])), spread(np.array([0.0, 1.0])), spread(np.array([0.0, 0.0]))
+        (4.0, inf, nan)
     """
-    if not np.isfinite(norms).all():
+    if not np.isfinite(norms).all() or not norms.any():
         return math.nan
     return float(norms.max() / norms.min()) if norms.min() > 0 else math.inf
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -91,8 +92,10 @@ def gradient_rows(result: ThousandResult) -> list[list[str]]:
     for stack in STACKS:
         grads = result.grads[stack]
         spreads = (spread(grads), spread(result.grads_at_start[stack]))
-        cells = [*(grads[place] for place in (0, len(grads) // 2, -1)), *spreads]
-        rows.append([stack, *(format_number(cell, digits=2) for cell in cells)])
+        ends = (format_number(grads[place], digits=2) for place in (0, len(grads) // 2, -1))
+        # Behind a head of zeros no branch gets a gradient at step 0, and there is no ratio to tell.
+        ratios = ("-" if math.isnan(one) else format_number(one, digits=2) for one in spreads)
+        rows.append([stack, *ends, *ratios])
     return rows
 
 

@@ -24,6 +24,9 @@ HELD_OUT = 512
 """Pairs held out for development, and for testing, that are ever used."""
 
 LEAST_HELD_OUT = 16
+LEAST_MEASURED = 2
+"""Pairs of development or test that are short enough: with one there is no other source to put beside a target."""
+
 CACHE = ".tokens.npz"
 PARTS, SIDES = ("train", "dev", "test"), ("source", "target")
 
@@ -32,9 +35,16 @@ def load_split(data: str, *, batch_size: int) -> PairSplit:
     """Split pairs of ``"number-words"`` or of a file (see :func:`~kilolayer.train.pairs.read_pairs`).
 
     Raises:
+        FileNotFoundError: no such file.
         ValueError: fewer pairs than a batch and the two held-out parts need; and what reading the file raises.
     """
-    split = split_pairs(number_word_pairs() if data == NUMBER_WORDS else read_pairs(data))
+    try:
+        pairs = number_word_pairs() if data == NUMBER_WORDS else read_pairs(data)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            f"there is no file {data!r}; data can be a file of sentence pairs, or {NUMBER_WORDS!r}"
+        ) from error
+    split = split_pairs(pairs)
     if len(split.train) < batch_size or min(len(split.dev), len(split.test)) < LEAST_HELD_OUT:
         raise ValueError(
             f"{data} has too few pairs: {len(split.train)} to train, {len(split.dev)} for development and "
@@ -84,11 +94,19 @@ def encode_split(split: PairSplit, *, vocab_size: int, length: int) -> Translati
         split: sentence pairs.
         vocab_size: at most so many tokens.
         length: longest source or target, in tokens; longer pairs are left out.
+
+    Raises:
+        ValueError: too few pairs of development or test are short enough to measure anything on.
     """
     tokenizer = learn_tokenizer(split.train, vocab_size)
     train, _ = _encode(split.train, tokenizer, length)
     dev, _ = _encode(split.dev[:HELD_OUT], tokenizer, length)
     test, references = _encode(split.test[:HELD_OUT], tokenizer, length)
+    if min(len(dev), len(test)) < LEAST_MEASURED:
+        raise ValueError(
+            f"length {length} leaves {len(train)} pairs to train, {len(dev)} for development and {len(test)} to test, "
+            f"and the last two need {LEAST_MEASURED} each; allow longer sentences, or a larger vocabulary"
+        )
     return TranslationData(train, dev, test, references, tokenizer)
 
 

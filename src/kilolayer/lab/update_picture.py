@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from kilolayer.lab.depth_pictures import has_height
 from kilolayer.lab.update_experiment import LINEAR_BELOW, Curve
 from kilolayer.lab.update_tables import label
 
@@ -77,7 +78,8 @@ def _update(axis: Any, curve: Curve, color: str) -> None:
             line = np.array(curve.sums) / curve.sums[0] * medians[0][1]
             axis.plot(curve.num_branches, line, ":", color=color)
     axis.set_xscale("log")
-    axis.set_yscale("log")
+    if has_height(axis):
+        axis.set_yscale("log")
 
 
 def _along(key: str, scale: str) -> Draw:
@@ -91,7 +93,8 @@ def _along(key: str, scale: str) -> Draw:
                 if scale == "log":
                     values = np.where(values > 0, values, np.nan)  # a 0 has no place on it
                 axis.plot(np.arange(1, len(values) + 1), values, style, color=color)
-        axis.set_yscale(scale)
+        if scale != "log" or has_height(axis):
+            axis.set_yscale(scale)
 
     return draw
 

@@ -99,3 +99,36 @@ def test_the_picture_is_a_png():
     zero = Row("batch-norm", Key("layer norm", "std over other batches", 2), Expected(0.0), (0.0,))
     png = draw_png([*rows(), zero, Row("products", Key("relu", "condition number", 4), None, (math.inf,))])
     assert png[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.fixture
+def figures(monkeypatch):
+    """The figures that are saved, as matplotlib has them."""
+    from matplotlib.figure import Figure
+
+    saved = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: saved.append(figure))
+    return saved
+
+
+def test_a_case_has_one_color_in_all_panels_of_its_part(figures):
+    def of(case, quantity, value):
+        return [Row("products", Key(case, quantity, at), Expected(value), (value,)) for at in (1, 4)]
+
+    # What is 0 by theory is left out of its panel, and the next case must not take its color.
+    draw_png(
+        [*of("orthogonal", RANK, 1.0), *of("relu", RANK, 0.5), *of("orthogonal", "gain", 0.0), *of("relu", "gain", 2)]
+    )
+    first, second, *_ = figures[0].axes
+    colors = [{one.get_label(): one.get_color() for one in axis.get_lines()} for axis in (first, second)]
+    assert colors[0]["relu"] == colors[1]["relu"] != colors[0]["orthogonal"]
+
+
+def test_ticks_of_cases_do_not_run_into_each_other(figures):
+    def of(quantity, values):
+        return [Row("gains", Key(str(value), quantity, 1), None, (value,)) for value in values]
+
+    draw_png([*of("near", (0.9, 1.2)), *of("far", (0.1, 1.2))])
+    near, far, *_ = figures[0].axes
+    assert (near.get_xscale(), far.get_xscale()) == ("linear", "log")
+    assert {far.xaxis.get_minor_formatter()(value) for value in (0.2, 0.3)} == {""}

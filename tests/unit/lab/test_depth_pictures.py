@@ -6,7 +6,15 @@ import pytest
 from depth_results import LAYERS, rules_result, search_result
 from matplotlib.figure import Figure
 
-from kilolayer.lab.depth_pictures import COLORS, DASHES, draw_curves, draw_panels, save_picture, style_of
+from kilolayer.lab.depth_pictures import (
+    COLORS,
+    DASHES,
+    draw_curves,
+    draw_panels,
+    save_picture,
+    scale_height_by_log,
+    style_of,
+)
 from kilolayer.lab.lr_tolerance_pictures import draw_tolerance
 from kilolayer.lab.rules_experiment import DEFAULT_SCHEMES
 from kilolayer.lab.rules_pictures import SMOOTH_STEPS, draw_rules, smoothed
@@ -51,6 +59,23 @@ def test_the_picture_of_rules_takes_zeros_infinities_and_runs_that_broke_off():
     )
     width, height = size_of(draw_rules(standings, title="a title with $math and \x1b[31m"))
     assert width > 2 * height
+
+
+def test_a_height_by_log_needs_a_number_above_0():
+    scales, words = [], []
+    for heights in ([0.0, 0.0], [math.nan, -1.0], [math.inf, 0.0], [0.0, 0.5]):
+        axes = Figure().subplots()
+        axes.plot([1, 2], heights)
+        scale_height_by_log(axes)
+        scales.append(axes.get_yscale())
+        words.append([text.get_text() for text in axes.texts])
+    assert scales == ["linear"] * 3 + ["log"]
+    assert words == [["all 0 or not finite"]] * 3 + [[]]
+
+
+def test_the_picture_of_rules_is_drawn_where_no_layer_has_a_gradient():
+    standings = rank([rules_result("rezero", 0, 3.0, grads=[0.0] * 2 * LAYERS)])
+    assert size_of(draw_rules(standings, title="zeros"))
 
 
 def test_the_picture_of_tolerance_has_a_row_per_warm_up():

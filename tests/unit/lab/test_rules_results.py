@@ -54,6 +54,11 @@ def test_without_a_common_seed_all_are_shown():
     assert [(one.scheme, one.behind) for one in standings] == [("keel", (0.0,)), ("pre-ln", ())]
 
 
+def test_the_first_is_not_praised_where_nothing_was_learned():
+    said = sentence(rank([rules_result("deepnorm:deepnet", 0, 3.6), rules_result("pre-ln", 0, 3.7)]))
+    assert "held-out loss 3.600, no better than character frequencies. Last is pre-ln at 3.700, no better than" in said
+
+
 def test_the_sentence_names_the_first_the_level_and_the_last():
     vanishing = [10.0 ** (index - 2 * LAYERS) for index in range(2 * LAYERS)]
     losses = {"deepnorm:deepnet": [2.4, 2.5, 2.5], "deepnorm:three-l": [2.45, 2.45, 2.55], "pre-ln": [2.6, 2.6, 2.6]}

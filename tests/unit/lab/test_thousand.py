@@ -11,7 +11,7 @@ from kilolayer.lab.thousand import run_thousand
 from kilolayer.lab.thousand_command import check_settings
 from kilolayer.lab.thousand_experiment import ThousandExperiment
 from kilolayer.lab.thousand_results import ThousandResult, load_results, sentence, spread, to_json_record
-from kilolayer.lab.thousand_tables import learning_table, names_of, use_table
+from kilolayer.lab.thousand_tables import gradient_rows, learning_table, names_of, use_table
 from kilolayer.lab.training import CHECKPOINT
 from kilolayer.lab.translation_data import encode_split, load_split
 from kilolayer.report import to_json, to_text
@@ -218,6 +218,14 @@ def test_the_picture_is_drawn_with_and_without_measures(tmp_path):
     heights = [int.from_bytes(picture[20:24], "big") for picture in (first, both)]
     assert first[:4] == both[:4] == b"\x89PNG"
     assert heights[1] > 1.5 * heights[0]
+
+
+def test_the_picture_is_drawn_where_no_branch_has_a_gradient_at_step_0():
+    from kilolayer.lab.thousand_pictures import draw_thousand
+
+    calibrated = result_of(grad_norm_by_branch_at_start=[0.0] * 10)
+    assert draw_thousand([calibrated], title="calibrated")[:4] == b"\x89PNG"
+    assert [row[-2:] for row in gradient_rows(calibrated)] == [["1.0", "-"]] * 2
 
 
 def test_the_real_pairs_if_they_are_here():

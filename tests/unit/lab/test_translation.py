@@ -95,6 +95,11 @@ def test_too_few_pairs_are_counted_for_the_user(tmp_path):
         load_split("number-words", batch_size=9526)
 
 
+def test_a_length_that_leaves_nothing_to_measure_on_is_refused(split):
+    with pytest.raises(ValueError, match=r"length 2 leaves \d+ pairs to train, \d+ for development and \d+ to test"):
+        encode_split(split, vocab_size=90, length=2)
+
+
 def test_batches_start_end_and_pad():
     pairs = TokenPairs(Ragged.of([[5, 6], [7]]), Ragged.of([[8], [9, 10, 11]]))
     batch = make_batch(pairs, [0, 1])

@@ -93,6 +93,14 @@ def test_exponents_have_two_decimals(value, text):
     assert exponent(value) == text
 
 
+def test_the_picture_is_drawn_where_the_head_passes_no_gradient_at_step_0():
+    silent = curve("fixup", end=False)
+    for at in silent.results:
+        for result in at:
+            result["start"]["stream_grad_rms"] = [0.0] * len(result["start"]["stream_grad_rms"])
+    assert draw_png([silent])[:8] == b"\x89PNG\r\n\x1a\n"  # a warning would be an error here
+
+
 def test_the_picture_is_a_png_whatever_ended_early():
     curves = [curve("post-ln", slope=1.5), curve(), curve("rezero", end=False), curve(optimizer="adamw")]
     png = draw_png(curves)
