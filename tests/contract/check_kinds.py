@@ -379,3 +379,12 @@ def a_warm_up_that_has_hardly_begun() -> Any:
     optimizer = adam(model, 1e-3)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: (step + 1) / 10_000)
     return kl.Setup(model, classes(), CE(), optimizer=optimizer, scheduler=scheduler)
+
+
+@kind("lr-too-high")
+def a_warm_up_to_a_rate_that_is_too_high() -> Any:
+    torch.manual_seed(0)
+    model = mlp(32, 64, 64, 64, 64, 10)
+    optimizer = adam(model, 1.0)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min((step + 1) / 100, 1.0))
+    return kl.Setup(model, classes(), CE(), optimizer=optimizer, scheduler=scheduler)

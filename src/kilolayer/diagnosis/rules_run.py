@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from kilolayer.diagnosis.cards import report
-from kilolayer.diagnosis.examined import Examined
+from kilolayer.diagnosis.examined import LEARNS, Examined
 from kilolayer.diagnosis.finding import Finding
 
 HIGH_UPDATE = 0.05
@@ -132,6 +132,8 @@ def lr_too_high(found: Examined) -> Finding | str | None:
         return None
     better = found.better_rate(lower=True)
     ruined = found.outcome in ("non-finite", "diverged") or ratio > HIGH_UPDATE or _jumped(found)
+    # Behind a warm-up the first update says nothing: that a lower rate learns where this one gets nowhere does.
+    ruined = ruined or (better is not None and better[1] <= LEARNS and found.struggles)
     if not ruined or (better is None and ratio < HIGH_UPDATE and found.outcome != "non-finite"):
         return None
     if better is None and ratio < TOO_HIGH_ALONE and found.outcome not in ("non-finite", "diverged"):

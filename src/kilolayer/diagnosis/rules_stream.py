@@ -174,7 +174,7 @@ def _collapse(found: Examined, rows: list[Row]) -> str:
     left = _median(first) / _median(last) if first and last and _median(last) > 0 else math.nan
     cosine = rows[-1]["cosine"] if rows else None
     is_alike, is_starved = cosine is not None and cosine >= COLLAPSED, left < STARVED
-    if not (is_alike or is_starved) or not (found.fails_badly or (is_alike and is_starved)):
+    if not (is_alike or is_starved) or not (found.struggles or (is_alike and is_starved)):
         return ""
     said = [f"different samples have cosine {cosine:.3f} at the last sum"] if is_alike else []
     said += [f"the gradient of the first sums is {left:.0e} of that of the last"] if is_starved else []

@@ -11,6 +11,7 @@ from kilolayer.diagnosis import EXAMINED_RULES, Trial, diagnose
 from kilolayer.diagnosis.cards import BY_CAUSE, CARDS, report
 from kilolayer.diagnosis.examined import Chain, Examined, chains_of, final_of
 from kilolayer.diagnosis.outcome import describe_doubt
+from kilolayer.diagnosis.rules_run import lr_too_high
 from kilolayer.recording import RecordingWriter
 
 
@@ -226,3 +227,15 @@ def test_a_run_that_ends_early_in_its_warm_up_tells_nothing():
     assert warmed_up(ratio=1e-5, rates=RISING[:30]).outcome == "stuck"
     assert warmed_up(ratio=1e-5, rates=[(0, 1e-6)]).outcome == "stuck"
     assert "learning rate is still so low" in describe_doubt(warmed_up(ratio=1e-5, rates=RISING))
+
+
+@pytest.mark.parametrize(
+    ("other", "cause"),
+    [(FALLS, "lr-too-high"), (FLAT, None), (np.linspace(2.3, 1.9, 60).tolist(), None)],
+    ids=["learns", "stuck-too", "slow"],
+)
+def test_a_lower_rate_that_learns_shows_that_the_rate_is_too_high(other, cause):
+    record = warmed_up(ratio=5e-3, rates=[(0, 1e-3)]).recording
+    record.facts["examination"]["other_rates"] = [{"factor": 0.1, "losses": other, "nonfinite_step": None}]
+    finding = lr_too_high(Examined(record))
+    assert (None if finding is None else finding.cause) == cause
