@@ -66,13 +66,13 @@ nothing to do with the source: its loss lies above ln(vocabulary), token frequen
 the same correction, and the quickest way to bring it is an encoder that says one thing of every token: the *cosine*
 between its outputs at any two places goes from 0.2 to 1.000 within 10 to 50 steps at any rate tried here (1e-4 to
 3e-3, with and without warm-up, with norm gains and biases frozen as well). Behind such outputs no gradient tells
-tokens apart. At a low rate the encoder comes back; at a high one it may not, as on two of DeepNorm's three seeds at 1e-3:
+tokens apart. At a low rate the encoder comes back; at a high one it may not (two of DeepNorm's three seeds at 1e-3):
 the decoder learns the target's language without it, the loss falls, all looks well, and the source is not read.
 
 `--head calibrated` gives the head weights of zero and a bias at the logarithm of the frequencies, so that the loss
 starts at the unigram entropy and nothing is left to correct at all positions alike. Both halves are needed: small
-logits or the bias alone still end in the same vector ([log](log.md)). It is a safeguard and no improvement: where the tied
-head trains, the calibrated one ends at a higher loss after the same steps.
+logits or the bias alone still end in the same vector ([log](log.md)). It is a safeguard and no improvement: where the
+tied head trains, the calibrated one ends at a higher loss after the same steps.
 """
 
 LIMITS = """

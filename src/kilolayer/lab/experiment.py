@@ -77,8 +77,10 @@ def open_folder(experiment: Experiment[Any], folder: Path, data_check: str = "")
     if not path.exists() or not any(folder.glob(f"*/{RESULT}")):  # nothing finished here, so nothing is lost
         if folder.exists() and any(entry.name[0] != "." and entry != path for entry in folder.iterdir()):
             raise ValueError(f"--out {folder} holds other files and no experiment; name a new folder")
-        if not (path.exists() and any(folder.glob(".*.part/*")) and not _differences(path, shared)):
+        if not (path.exists() and any(folder.glob(".*.part/*"))):
             _start_afresh(folder, path, shared)
+        elif different := _differences(path, shared):  # it may be hours of work, and can be continued
+            raise ValueError(f"--out {folder} holds an unfinished run of {different}; name a new folder")
         return
     if different := _differences(path, shared):
         raise ValueError(f"--out {folder} holds {different}; name a new folder")
@@ -86,9 +88,10 @@ def open_folder(experiment: Experiment[Any], folder: Path, data_check: str = "")
 
 def _start_afresh(folder: Path, path: Path, shared: dict[str, Any]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    for unfinished in folder.glob(".*.part"):
-        shutil.rmtree(unfinished)
-    path.write_text(json.dumps(shared, indent=1), encoding="utf-8")
+    with lock_folder(folder, name="--out"):  # another process may be at its first run here
+        for unfinished in folder.glob(".*.part"):
+            shutil.rmtree(unfinished)
+        path.write_text(json.dumps(shared, indent=1), encoding="utf-8")
 
 
 def _differences(path: Path, shared: dict[str, Any]) -> str:

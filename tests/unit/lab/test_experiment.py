@@ -11,6 +11,7 @@ from kilolayer.lab.experiment import finished_runs, open_folder, run_experiment
 from kilolayer.lab.wirings import WIRINGS, WiringRun, batch_indices, outcome, probe_indices, run_wiring, summarize
 from kilolayer.lab.wirings_experiment import WiringsExperiment
 from kilolayer.recording import Recording
+from kilolayer.train.folder_lock import lock_folder
 
 SMALL = {"num_blocks": 3, "width": 8, "num_steps": 4, "batch_size": 16}
 
@@ -249,3 +250,23 @@ def test_the_recording_never_holds_the_wirings_name(tmp_path):
         recording = Recording.load(folder / "training")
         # "ln" and "deepnorm" are no words of a site or fact either.
         assert f'"{wiring.name}"' not in json.dumps(recording.facts | {"sites": [s.to_dict() for s in recording.sites]})
+
+
+def test_a_folder_whose_first_run_is_under_way_elsewhere_is_left_alone(tmp_path):
+    experiment = WiringsExperiment("digits", runs())
+    open_folder(experiment, tmp_path)
+    (under_way := tmp_path / ".first.part").mkdir()
+    with lock_folder(tmp_path, name="--out"), pytest.raises(ValueError, match="is in use by another process"):
+        open_folder(experiment, tmp_path)
+    assert under_way.is_dir()
+
+
+def test_an_unfinished_run_of_another_experiment_is_refused_untouched(tmp_path):
+    open_folder(WiringsExperiment("digits", runs()), tmp_path)
+    (tmp_path / ".first.part").mkdir()
+    (tmp_path / ".first.part" / "checkpoint").write_bytes(b"hours")
+    before = contents(tmp_path)
+    with pytest.raises(ValueError, match="holds an unfinished run of another experiment"):
+        open_folder(WiringsExperiment("digits", runs(num_blocks=2)), tmp_path)
+    open_folder(WiringsExperiment("digits", runs()), tmp_path)
+    assert contents(tmp_path) == before
