@@ -30,7 +30,7 @@ def assert_trainable(
         AssertionError: a finding at or above ``fail_on``; a run that fails while no rule says why is a warning.
         ValueError: another ``fail_on``, or a set-up that cannot be examined.
 
-    Example:
+    Examples:
         >>> import torch
         >>> def build():
         ...     torch.manual_seed(0)

@@ -73,7 +73,7 @@ def examine(setup: Setup, budget_s: float = 60.0, steps: int | None = None) -> R
     Raises:
         ValueError: a budget or a number of steps that is not positive; a loss that is no scalar.
 
-    Example:
+    Examples:
         >>> from torch import nn
         >>> model = nn.Linear(3, 1)
         >>> recording = examine(Setup(model, (torch.ones(4, 3), torch.zeros(4, 1)), nn.MSELoss()))

@@ -71,7 +71,7 @@ def train(setup: Setup, steps: int, budget_s: float | None = None, on_step: Any 
     Raises:
         ValueError: no optimizer, or fewer than one step.
 
-    Example:
+    Examples:
         >>> model = torch.nn.Linear(2, 1)
         >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         >>> setup = Setup(model, (torch.ones(4, 2), torch.zeros(4, 1)), torch.nn.MSELoss(), optimizer=optimizer)

@@ -39,7 +39,7 @@ class Setup:
         TypeError: an argument of the wrong kind.
         ValueError: a model without parameters, an empty batch, or tensors on a device that is not there.
 
-    Example:
+    Examples:
         >>> model = nn.Linear(3, 1)
         >>> setup = Setup(model, (torch.ones(4, 3), torch.zeros(4, 1)), nn.MSELoss())
         >>> setup.compute(setup.batch).shape

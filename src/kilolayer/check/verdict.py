@@ -63,7 +63,7 @@ def check(
         ValueError: a set-up that cannot be examined, with the user's file and line where they are known; a budget
             or a number of steps that is not positive.
 
-    Example:
+    Examples:
         >>> def build():
         ...     torch.manual_seed(0)
         ...     model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))

@@ -87,7 +87,7 @@ def plan_deep(scheme: Scheme, depth: Depth, *, width: int, base: str) -> DeepPla
 def find_runs(scheme: Scheme, depth: Depth, stack: Stack) -> list[Run]:
     """The layers of a stack, those that start alike and stand side by side taken together.
 
-    Example:
+    Examples:
         >>> from kilolayer.schemes import get_scheme
         >>> find_runs(get_scheme("deepnorm", rule="article"), Depth(encoder_layers=9), "encoder")
         [Run(first=0, last=7, kind=0), Run(first=8, last=8, kind=1)]

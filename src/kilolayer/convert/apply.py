@@ -45,7 +45,7 @@ def apply_conversion(
         ValueError: a plan for another model, or no inputs to verify with; as
             :class:`~kilolayer.convert.Refusal`, a conversion whose outputs differ.
 
-    Example:
+    Examples:
         >>> from kilolayer import plan_conversion
         >>> model = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 4, 64, batch_first=True), 8)
         >>> done = apply_conversion(model, plan_conversion(model, "deepnorm"))

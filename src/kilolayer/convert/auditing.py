@@ -97,7 +97,7 @@ def audit(
         TypeError: no model.
         ValueError: an unknown scheme, inputs that are needed, or a model without residual sums.
 
-    Example:
+    Examples:
         >>> from kilolayer.nn import TransformerEncoder, TransformerEncoderLayer
         >>> model = TransformerEncoder(TransformerEncoderLayer(32, 4, 128, scheme="deepnorm"), 6)
         >>> audit(model).faults

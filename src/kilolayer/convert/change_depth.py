@@ -88,7 +88,7 @@ def redepth(
         ValueError: a way that does not lead to this depth; as :class:`~kilolayer.convert.Refusal`, layers that stand
             in no list or share their weights, a skip scale of no known rule, or outputs that do not stay.
 
-    Example:
+    Examples:
         >>> model = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 4, 32, batch_first=True), 4)
         >>> done = redepth(model, 6)
         >>> len(model.layers), done.new_layers["encoder"], done.max_difference < 1e-4
@@ -131,7 +131,7 @@ def source_layers(old: int, new: int, how: How) -> tuple[int, ...]:
     Raises:
         ValueError: an unknown way, or one that does not lead from ``old`` to ``new`` layers.
 
-    Example:
+    Examples:
         >>> source_layers(3, 6, "stack"), source_layers(3, 6, "interpolate"), source_layers(6, 3, "drop")
         ((0, 1, 2, 0, 1, 2), (0, 0, 1, 1, 2, 2), (0, 2, 5))
     """

@@ -54,7 +54,7 @@ def plan_conversion(
         ValueError: an unknown scheme; nothing to change; inputs that are needed; or, as
             :class:`~kilolayer.convert.Refusal`, a model that would not compute what it computed.
 
-    Example:
+    Examples:
         >>> layer = nn.TransformerEncoderLayer(16, 4, 64, batch_first=True)
         >>> plan = plan_conversion(nn.TransformerEncoder(layer, 8), "deepnorm")
         >>> plan.changes[0].new_skip_scale, plan.changes[0].parameters

@@ -35,7 +35,7 @@ def load_pretrained(model_class: Any, directory: str | Path, *, inputs: Any = No
     Raises:
         ValueError: a config that names no scheme, or one of a later format; files that do not fit the model.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> import transformers
         >>> sizes = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32, "vocab_size": 50}

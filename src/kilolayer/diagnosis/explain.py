@@ -26,7 +26,7 @@ def card_of(name: str) -> Card:
     Raises:
         ValueError: neither a code nor a cause.
 
-    Example:
+    Examples:
         >>> card_of("dep601").cause, card_of("post-norm-too-deep").code
         ('post-norm-too-deep', 'DEP601')
     """
@@ -49,7 +49,7 @@ def explain(name: str, *, width: int = 100) -> str:
     Raises:
         ValueError: neither a code nor a cause.
 
-    Example:
+    Examples:
         >>> print(explain("SET511").splitlines()[0])
         SET511  bad-batch  (error)
     """

@@ -82,7 +82,7 @@ class Diagnosis:
         Raises:
             ValueError: no severity.
 
-        Example:
+        Examples:
             >>> Diagnosis(None, (), {}, unexplained="The loss stays.").is_at_least("error")
             False
         """
@@ -113,7 +113,7 @@ def diagnose(recording: Recording) -> Diagnosis:
     Raises:
         TypeError: something else than a recording.
 
-    Example:
+    Examples:
         >>> from kilolayer.recording import RecordingWriter
         >>> diagnose(RecordingWriter().close()).root is None
         True

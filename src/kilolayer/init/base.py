@@ -61,7 +61,7 @@ def get_base_rule(name: str) -> BaseRule:
     Raises:
         ValueError: no such rule; the nearest name is suggested.
 
-    Example:
+    Examples:
         >>> get_base_rule("lecun").std(400, 100)
         0.05
     """

@@ -53,7 +53,7 @@ def plan_init(model: nn.Module, scheme: str | Scheme, *, base: str | None = None
         ValueError: an unknown scheme or base, a model without any of these layers, or a lone layer of torch.nn
             under a scheme whose gains depend on depth.
 
-    Example:
+    Examples:
         >>> layer = nn.TransformerEncoderLayer(16, 4, 64, batch_first=True)
         >>> plan = plan_init(nn.TransformerEncoder(layer, 8), "deepnorm")
         >>> round(plan.std("layers.0.linear1.weight"), 4), round(plan.std("layers.0.self_attn.in_proj_weight"), 4)

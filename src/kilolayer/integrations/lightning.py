@@ -52,7 +52,7 @@ class MonitorCallback(_find_callback()):  # type: ignore[misc]
         logger: where sampled steps' numbers go as well, see :mod:`kilolayer.integrations.loggers`.
         log_sites: patterns of sites whose every statistic the logger gets.
 
-    Example:
+    Examples:
         >>> callback = MonitorCallback(every=50, out="runs/a")  # doctest: +SKIP
         >>> Trainer(max_steps=1000, callbacks=[callback]).fit(model, data)  # doctest: +SKIP
         >>> callback.recording.series("run", "run", "grad_norm")  # doctest: +SKIP

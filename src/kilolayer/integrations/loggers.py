@@ -46,7 +46,7 @@ def log_to(
             as ``kilolayer/update_ratio/blocks.3.weight``.
         histograms: the distribution of each summarized statistic over a chain's layers as well.
 
-    Example:
+    Examples:
         >>> import torch
         >>> class Print:
         ...     def log_values(self, values, step): print(step, sorted(values)[:2])

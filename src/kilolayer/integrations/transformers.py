@@ -47,7 +47,7 @@ class MonitorCallback(TrainerCallback):
         logger: where sampled steps' numbers go as well, see :mod:`kilolayer.integrations.loggers`.
         log_sites: patterns of sites whose every statistic the logger gets.
 
-    Example:
+    Examples:
         >>> callback = MonitorCallback(every=50, out="runs/a")  # doctest: +SKIP
         >>> Trainer(model, args, train_dataset=data, callbacks=[callback]).train()  # doctest: +SKIP
         >>> callback.recording.series("run", "run", "grad_norm")  # doctest: +SKIP

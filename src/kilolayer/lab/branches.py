@@ -23,7 +23,7 @@ class BranchWeights:
 def branch_weights(model: nn.Module) -> list[BranchWeights]:
     """Every branch in order: encoder bottom to top, then decoder; ``branch_index`` counts within its stack.
 
-    Example:
+    Examples:
         >>> from kilolayer.nn import CausalLM, TransformerConfig
         >>> model = CausalLM(TransformerConfig(vocab_size=8, width=16, num_heads=1, decoder_layers=3))
         >>> [branch.branch_index for branch in branch_weights(model)]

@@ -24,7 +24,7 @@ def calibrate_head(model: Seq2Seq, counts: np.ndarray) -> None:
         model: changed in place.
         counts: how often each token of the target comes. Shape: ``(vocab_size,)``, or fewer for the first ids.
 
-    Example:
+    Examples:
         >>> from kilolayer.nn import TransformerConfig
         >>> config = TransformerConfig(vocab_size=4, width=8, num_heads=1, encoder_layers=1, decoder_layers=1)
         >>> model = Seq2Seq(config)

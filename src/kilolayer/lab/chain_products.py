@@ -122,7 +122,7 @@ def effective_rank(width: int, depth: int, *, is_relu: bool) -> float:
     so that without the terms in 1/n the rank is ``n / (depth + 1)``. ReLU keeps each row with probability 1/2, at
     twice the variance: ``a' = (2/n) (b + 2a) + (1 - 1/n) a``, ``b' = (2/n) (b + 2a) + (1 - 1/n) b``.
 
-    Example:
+    Examples:
         >>> round(effective_rank(10_000, 4, is_relu=False) / 10_000, 3)
         0.2
     """

@@ -80,7 +80,7 @@ def load_characters(name_or_path: str = STANDARD_LIBRARY) -> Characters:
         FileNotFoundError: no such file, or a Python without its library's source.
         ValueError: a folder; not UTF-8, or not text (the line is named); fewer than two different characters.
 
-    Example:
+    Examples:
         >>> text = load_characters()
         >>> len(text.train) > 1_000_000, "a" in text.alphabet
         (True, True)
@@ -103,7 +103,7 @@ def to_characters(text: str, name: str) -> Characters:
     Raises:
         ValueError: fewer than two different characters.
 
-    Example:
+    Examples:
         >>> text = to_characters("abracadabra" * 10, "a spell")
         >>> text.alphabet, len(text.train), len(text.held_out)
         ('abcdr', 99, 11)

@@ -69,7 +69,7 @@ def load_data(name_or_path: str | os.PathLike[str], *, folder: str | os.PathLike
         ModuleNotFoundError: ``digits`` without scikit-learn.
         ValueError: an unknown name, or data that are damaged, empty, not finite or wrongly labeled.
 
-    Example:
+    Examples:
         >>> data = load_data("digits")
         >>> data.x_train.shape, data.x_test.shape, data.num_classes
         ((1438, 64), (359, 64), 10)

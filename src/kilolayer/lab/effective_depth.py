@@ -20,7 +20,7 @@ STACKS = ("encoder", "decoder")
 def sampled_layers(num_layers: int, samples: int) -> list[int]:
     """At most ``samples`` layers in even steps, the first and the last among them, 0-based.
 
-    Example:
+    Examples:
         >>> sampled_layers(500, 5), sampled_layers(3, 5)
         ([0, 125, 250, 374, 499], [0, 1, 2])
     """
@@ -103,7 +103,7 @@ def effective_depth(loss_changes: Sequence[float], num_layers: int) -> float:
     skip raises the loss. From samples it is an estimate, and a stack whose few strong layers fall between the
     samples looks deeper than it is.
 
-    Example:
+    Examples:
         >>> effective_depth([0.1] * 8, 8), effective_depth([0.8, 0.0, 0.0, 0.0], 4), effective_depth([0.1, 0.1], 30)
         (8.0, 1.0, 30.0)
     """

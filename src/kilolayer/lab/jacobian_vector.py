@@ -13,7 +13,7 @@ def push_forward(module: nn.Module, x: Tensor, vectors: Tensor) -> tuple[Tensor,
 
     Shape: vectors as x.
 
-    Example:
+    Examples:
         >>> out, pushed = push_forward(nn.ReLU(), torch.tensor([1.0, -1.0]), torch.tensor([3.0, 4.0]))
         >>> pushed.tolist()
         [3.0, 0.0]

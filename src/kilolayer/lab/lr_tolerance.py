@@ -63,7 +63,7 @@ class Search:
     def next_lr(self, outcomes: dict[float, str]) -> float | None:
         """The rate to try after those that were; ``None`` when the search is over.
 
-        Example:
+        Examples:
             >>> search = Search(DepthRun("keel", 0, 4), lrs=(0.001, 0.1), refinements=1)
             >>> search.next_lr({}), search.next_lr({0.001: "stable"})
             (0.001, 0.1)
@@ -97,7 +97,7 @@ def find_edge(outcomes: dict[float, str]) -> Edge:
 
     Rates below the lowest stable one are too small to get anywhere in the budget, and say nothing.
 
-    Example:
+    Examples:
         >>> find_edge({1e-4: "stuck", 1e-3: "stable", 1e-2: "stable", 1e-1: "diverges", 1.0: "stable"})
         Edge(highest=0.01, lowest_above=0.1)
     """
@@ -121,7 +121,7 @@ def judge(result: dict[str, Any]) -> str:
     Args:
         result: ``losses``, ``nonfinite_step``, ``held_out_loss`` and ``frequency_loss`` of a run.
 
-    Example:
+    Examples:
         >>> result = {"losses": [4.6, 3.1, 2.8], "nonfinite_step": None, "frequency_loss": 3.1}
         >>> judge(result | {"held_out_loss": 2.8}), judge(result | {"held_out_loss": 3.09})
         ('stable', 'stuck')

@@ -66,7 +66,7 @@ def edge_text(results: Sequence[SearchResult]) -> str:
 def rate_text(rate: float) -> str:
     """A learning rate in up to three digits, without zeros behind them.
 
-    Example:
+    Examples:
         >>> rate_text(0.01), rate_text(0.00765), rate_text(0.0005477)
         ('0.01', '0.00765', '5.5e-4')
     """

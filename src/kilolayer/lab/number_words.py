@@ -17,7 +17,7 @@ def number_word_pairs(count: int = COUNT) -> list[Pair]:
     Raises:
         ImportError: num2words (of the ``lab`` extra) is not installed.
 
-    Example:
+    Examples:
         >>> number_word_pairs(22)[-1]
         ('twenty-one', 'einundzwanzig')
     """

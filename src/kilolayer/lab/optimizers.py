@@ -55,7 +55,7 @@ def build_optimizer(name: str, model: nn.Module, lr: float) -> Optimizers:
     Raises:
         ValueError: another name, or ``muon`` under a PyTorch that has none (before 2.9).
 
-    Example:
+    Examples:
         >>> build_optimizer("sgd", nn.Linear(2, 2), 0.1).param_groups[0]["momentum"]
         0.9
 

@@ -31,7 +31,7 @@ def draw_rules(standings: Sequence[Standing], *, title: str) -> bytes:
 def smoothed(losses: Sequence[float], num_steps: int) -> np.ndarray:
     """Means of the last :data:`SMOOTH_STEPS` losses at every step; NaN after the last step of a run that broke off.
 
-    Example:
+    Examples:
         >>> smoothed([4.0, 2.0], 3).tolist()
         [4.0, 3.0, nan]
     """

@@ -52,7 +52,7 @@ def by_layer(norms: Sequence[float], num_layers: int) -> np.ndarray:
 
     The two kinds differ in size whatever the scheme, so that depth is compared layer by layer.
 
-    Example:
+    Examples:
         >>> by_layer([3.0, 4.0, 6.0, 8.0], 2).tolist()
         [5.0, 10.0]
     """
@@ -62,7 +62,7 @@ def by_layer(norms: Sequence[float], num_layers: int) -> np.ndarray:
 def spread(norms: np.ndarray) -> float:
     """Largest over smallest; infinite where a layer gets none.
 
-    Example:
+    Examples:
         >>> spread(np.array([0.5, 2.0, 1.0])), spread(np.array([0.0, 1.0]))
         (4.0, inf)
     """

@@ -14,7 +14,7 @@ def full_name(scheme: str) -> str:
     Raises:
         ValueError: no such scheme or rule.
 
-    Example:
+    Examples:
         >>> full_name("deepnorm"), full_name("keel")
         ('deepnorm:deepnet', 'keel')
     """
@@ -25,7 +25,7 @@ def full_name(scheme: str) -> str:
 def full_names(schemes: Sequence[str]) -> list[str]:
     """:func:`full_name` of each, every one once.
 
-    Example:
+    Examples:
         >>> full_names(["deepnorm", "pre-ln", "deepnorm:deepnet"])
         ['deepnorm:deepnet', 'pre-ln']
     """

@@ -41,7 +41,7 @@ def measure_scheme(network: NetworkSpec, *, batch_size: int, seed: int) -> Measu
     Raises:
         ValueError: an unknown activation or norm.
 
-    Example:
+    Examples:
         >>> measured = measure_scheme(NetworkSpec(scheme="post-ln", num_layers=3, width=16), batch_size=8, seed=0)
         >>> measured.stream.shape, round(float(measured.stream[-1]), 3), float(measured.gradient[-1])
         ((4,), 1.0, 1.0)

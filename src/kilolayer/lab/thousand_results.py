@@ -94,7 +94,7 @@ class ThousandResult:
 def spread(norms: np.ndarray) -> float:
     """Largest over smallest; infinite where a branch gets no gradient, NaN where none does or one is not finite.
 
-    Example:
+    Examples:
         >>> spread(np.array([0.5, 2.0, 1.0])), spread(np.array([0.0, 1.0])), spread(np.array([0.0, 0.0]))
         (4.0, inf, nan)
     """

@@ -25,7 +25,7 @@ def get_update_scheme(text: str) -> Scheme:
     Raises:
         ValueError: an unknown scheme or rule, one without skips, or an exponent outside [0, 2].
 
-    Example:
+    Examples:
         >>> scheme = get_update_scheme("deepnorm:power-0.5")
         >>> scheme.at(Depth(decoder_layers=8), 0, "decoder").skip_scale
         4.0

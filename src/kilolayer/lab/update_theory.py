@@ -42,7 +42,7 @@ def predict_update_sums(scheme: Scheme, depth: Depth, stack: Stack) -> UpdateSum
     Returns:
         ``None`` for norms in other places, for trained scales and for a scheme that needs a profile.
 
-    Example:
+    Examples:
         >>> from kilolayer.schemes import get_scheme
         >>> sums = predict_update_sums(get_scheme("deepnorm"), Depth(decoder_layers=50), "decoder")
         >>> round(sums.sgd, 9), round(sums.adamw, 3)

@@ -85,7 +85,7 @@ class Monitor:
         TypeError: an argument of the wrong kind.
         FileExistsError: ``out`` already holds a recording.
 
-    Example:
+    Examples:
         >>> model = nn.Linear(3, 1)
         >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         >>> with Monitor(model, optimizer, every=1) as monitor:

@@ -35,7 +35,7 @@ class FirstSteps:
     Raises:
         ValueError: ``count`` or ``then`` < 1.
 
-    Example:
+    Examples:
         >>> [step for step in range(25) if FirstSteps(3, then=10)(step)]
         [0, 1, 2, 10, 20]
     """
@@ -61,7 +61,7 @@ class LogSpaced:
     Raises:
         ValueError: ``per_decade`` < 1.
 
-    Example:
+    Examples:
         >>> [step for step in range(101) if LogSpaced(3)(step)]
         [0, 1, 3, 5, 10, 22, 47, 100]
     """

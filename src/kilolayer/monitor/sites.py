@@ -40,7 +40,7 @@ def describe_sites(model: nn.Module, inputs: Any = None) -> list[Site]:
     Raises:
         ValueError: the model has no parameters.
 
-    Example:
+    Examples:
         >>> [site.name for site in describe_sites(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))]
         ['0:in', '0:out', '1:out', '0.weight', '0.bias']
     """

@@ -92,7 +92,7 @@ def find_spikes(recording: Recording, *, window: int = WINDOW, num_sds: float = 
     Raises:
         ValueError: ``window`` < 16, ``num_sds`` <= 0, or a recording without gradient norms.
 
-    Example:
+    Examples:
         >>> from kilolayer.recording import RecordingWriter
         >>> writer = RecordingWriter()
         >>> for step in range(40):

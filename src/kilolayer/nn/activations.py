@@ -43,7 +43,7 @@ def get_elementwise(name: str) -> Activation:
     Raises:
         ValueError: an unknown name; the nearest one is suggested.
 
-    Example:
+    Examples:
         >>> get_elementwise("tanh")(torch.zeros(1))
         tensor([0.])
     """
@@ -61,7 +61,7 @@ def resolve_activation(activation: str | Activation) -> tuple[str | None, Activa
         ValueError: an unknown name; the nearest one is suggested.
         TypeError: neither a name nor a callable.
 
-    Example:
+    Examples:
         >>> resolve_activation(nn.GELU())[0]
         'gelu'
     """

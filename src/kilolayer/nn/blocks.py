@@ -30,7 +30,7 @@ class FeedForward(nn.Module):
 
     Shape: ``(*, in_features) -> (*, in_features)``.
 
-    Example:
+    Examples:
         >>> FeedForward(8, 16)(torch.zeros(2, 8)).shape
         torch.Size([2, 8])
     """
@@ -97,7 +97,7 @@ class Residual(nn.Module):
 
     Shape: ``(*, width) -> (*, width)``.
 
-    Example:
+    Examples:
         >>> block = Residual(FeedForward(8, 8), post_norm=nn.LayerNorm(8), skip_scale=1.5)
         >>> block(torch.ones(2, 8)).shape
         torch.Size([2, 8])

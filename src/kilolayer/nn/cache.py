@@ -19,7 +19,7 @@ class AttentionCache:
     Attributes:
         length: tokens seen so far.
 
-    Example:
+    Examples:
         >>> from kilolayer.nn import CausalLM, TransformerConfig
         >>> config = TransformerConfig(vocab_size=9, width=16, num_heads=2, decoder_layers=2)
         >>> model, cache, tokens = CausalLM(config).eval(), AttentionCache(), torch.tensor([[1, 2, 3]])

@@ -28,7 +28,7 @@ class CausalLM(nn.Module):
     Raises:
         ValueError: a config with encoder layers, or without decoder layers.
 
-    Example:
+    Examples:
         >>> config = TransformerConfig(vocab_size=100, width=64, num_heads=4, decoder_layers=8)
         >>> model = CausalLM(config)
         >>> model.decoder.layers[0].scales[0].skip_scale

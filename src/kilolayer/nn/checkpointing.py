@@ -25,7 +25,7 @@ def segment_length(num_layers: int, every: Segment) -> int:
     Raises:
         ValueError: fewer than one layer per segment.
 
-    Example:
+    Examples:
         >>> segment_length(1000, "auto")
         10
     """

@@ -42,7 +42,7 @@ class TransformerConfig:
             the head at zero, or a stated skip scale that does not fit the depth.
         TypeError: an argument of another kind.
 
-    Example:
+    Examples:
         >>> config = TransformerConfig(vocab_size=100, width=64, num_heads=4, decoder_layers=48)
         >>> config.layer_options.hidden
         256

@@ -27,7 +27,7 @@ class TransformerDecoder(nn.Module):
         ValueError: fewer than one layer, or a template built for another depth.
         TypeError: a layer that is not one of kilolayer's.
 
-    Example:
+    Examples:
         >>> template = TransformerDecoderLayer(16, 4, scheme="keel")
         >>> TransformerDecoder(template, num_layers=4).layers[3].scales[0].skip_scale
         12.0

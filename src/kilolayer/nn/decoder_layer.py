@@ -29,7 +29,7 @@ class TransformerDecoderLayer(PlacedLayer):
     Raises:
         ValueError: sizes that do not fit, unknown names; on the first forward, a depth that is not known.
 
-    Example:
+    Examples:
         >>> layer = TransformerDecoderLayer(16, 4, scheme="deepnorm", num_layers=6)
         >>> round(layer.scales[0].skip_scale, 4)
         2.0598

@@ -100,7 +100,7 @@ def build_deep_mlp(
     Raises:
         ValueError: a size below 1, an unknown scheme, norm or init, or a scheme that wants a profiling pass first.
 
-    Example:
+    Examples:
         >>> model = build_deep_mlp(in_features=64, num_classes=10, width=32, num_blocks=16, scheme="deepnorm")
         >>> model.blocks[0].skip_scale
         2.0

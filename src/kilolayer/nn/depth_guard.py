@@ -14,7 +14,7 @@ from kilolayer.schemes import Depth, Scheme
 class DepthGuard(nn.Module):
     """An int64 buffer ``num_layers = [encoder layers, decoder layers]``, the depth that scales came from.
 
-    Example:
+    Examples:
         >>> DepthGuard(Depth(encoder_layers=12)).state_dict()["num_layers"].tolist()
         [12, 0]
     """

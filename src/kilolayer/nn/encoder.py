@@ -35,7 +35,7 @@ class TransformerEncoder(nn.Module):
         ValueError: fewer than one layer, or a template built for another depth.
         TypeError: a layer that is not one of kilolayer's.
 
-    Example:
+    Examples:
         >>> encoder = TransformerEncoder(TransformerEncoderLayer(16, 4, scheme="deepnorm"), num_layers=8)
         >>> encoder.layers[0].scales[0].skip_scale
         2.0

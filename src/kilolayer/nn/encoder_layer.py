@@ -39,7 +39,7 @@ class TransformerEncoderLayer(PlacedLayer):
     Raises:
         ValueError: sizes that do not fit, unknown names; on the first forward, a depth that is not known.
 
-    Example:
+    Examples:
         >>> layer = TransformerEncoderLayer(16, 4, scheme="deepnorm", num_layers=8)
         >>> layer.scales[0].skip_scale
         2.0

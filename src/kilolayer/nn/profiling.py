@@ -26,7 +26,7 @@ def profile_branches(model: nn.Module, *inputs: Any) -> Profile:
     Raises:
         ValueError: a model without such layers, or with a layer that runs never or more than once.
 
-    Example:
+    Examples:
         >>> from kilolayer.nn import CausalLM, TransformerConfig
         >>> from kilolayer.schemes import get_scheme
         >>> sizes = {"vocab_size": 20, "width": 16, "num_heads": 2, "decoder_layers": 4}

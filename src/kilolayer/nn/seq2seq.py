@@ -33,7 +33,7 @@ class Seq2Seq(nn.Module):
     Raises:
         ValueError: a config that lacks one of the stacks.
 
-    Example:
+    Examples:
         >>> config = TransformerConfig(vocab_size=100, width=64, num_heads=4, encoder_layers=6, decoder_layers=6)
         >>> model = Seq2Seq(config)
         >>> round(model.decoder.layers[0].scales[0].skip_scale, 4)

@@ -20,7 +20,7 @@ def check_skip_scale(stated: float, scheme: Scheme, depth: Depth) -> None:
         ValueError: naming the scheme's own scale and, where there is one, the depth the stated one fits; also
             for a network of two stacks, whose scales differ.
 
-    Example:
+    Examples:
         >>> from kilolayer.schemes import get_scheme
         >>> check_skip_scale(2.2134, get_scheme("deepnorm"), Depth(decoder_layers=12))
     """

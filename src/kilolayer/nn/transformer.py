@@ -34,7 +34,7 @@ class Transformer(nn.Module):
         - tgt: the same layout, any length
         - output: as tgt
 
-    Example:
+    Examples:
         >>> model = Transformer(16, 4, num_encoder_layers=6, num_decoder_layers=6, scheme="deepnorm")
         >>> round(model.encoder.layers[0].scales[0].skip_scale, 4)
         1.4179

@@ -33,7 +33,7 @@ class Recording:
         TypeError: rows that are no table.
         ValueError: rows with other columns.
 
-    Example:
+    Examples:
         >>> import pyarrow as pa
         >>> writer = RecordingWriter()
         >>> writer.add(0, "run", "run", "loss", 2.3)
@@ -173,7 +173,7 @@ class Recording:
             FileNotFoundError: no recording is there.
             ValueError: written by a newer kilolayer, damaged, or incomplete.
 
-        Example:
+        Examples:
             >>> import tempfile
             >>> with tempfile.TemporaryDirectory() as folder:
             ...     len(Recording.load(RecordingWriter().close().save(folder)))

@@ -14,7 +14,7 @@ class ChainBlock(Layer):
     Shape:
         - input and output: ``(batch, width)``
 
-    Example:
+    Examples:
         >>> [name for name, _ in ChainBlock(4).named_parameters()]
         ['linear.weight', 'linear.bias']
     """
@@ -68,7 +68,7 @@ class Residual(Layer):
     Shape:
         - input and output: ``(batch, width)``
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> block = Residual(FeedForward(2), skip_scale=3.0)
         >>> block.forward(np.array([[1.0, 2.0]])).tolist()

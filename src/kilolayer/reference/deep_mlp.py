@@ -72,7 +72,7 @@ def build_deep_mlp(
     Raises:
         ValueError: a size below 1, an unknown scheme or norm, or a scheme this block cannot express.
 
-    Example:
+    Examples:
         >>> sizes = {"in_features": 4, "num_classes": 3, "width": 8, "num_blocks": 2}
         >>> model = build_deep_mlp(**sizes, scheme="pre-ln", norm="rms")
         >>> [name for name, _ in model.named_parameters()][2:5]

@@ -20,7 +20,7 @@ class Linear(Layer):
     Raises:
         ValueError: a size below 1, or an input of another shape.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> linear = Linear(2, 1)
         >>> linear.load_parameters({"weight": np.array([[1.0, 2.0]]), "bias": np.array([3.0])})
@@ -53,7 +53,7 @@ class Linear(Layer):
 class ReLU(Layer):
     """``y = max(x, 0)``; the derivative at 0 is 0, as in PyTorch.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> relu = ReLU()
         >>> relu.forward(np.array([[-1.0, 0.0, 2.0]])).tolist()
@@ -76,7 +76,7 @@ class Sequential(Layer):
 
     ``dL/dx`` is the product of the layers' Jacobians, applied from the last to the first.
 
-    Example:
+    Examples:
         >>> [name for name, _ in Sequential(Linear(3, 2), ReLU(), head=Linear(2, 1)).named_parameters()]
         ['0.weight', '0.bias', 'head.weight', 'head.bias']
     """

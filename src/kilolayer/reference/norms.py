@@ -47,7 +47,7 @@ class LayerNorm(_Norm):
     Raises:
         ValueError: a size below 1, a negative ``eps``, or an input of another shape.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> LayerNorm(2, eps=0.0).forward(np.array([[1.0, 3.0]])).tolist()
         [[-1.0, 1.0]]
@@ -88,7 +88,7 @@ class RMSNorm(_Norm):
     Raises:
         ValueError: a size below 1, a negative ``eps``, or an input of another shape.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> RMSNorm(2, eps=0.0).forward(np.array([[3.0, -3.0]])).tolist()
         [[1.0, -1.0]]
@@ -129,7 +129,7 @@ class BatchNorm(_Norm):
         ValueError: a size below 1, a negative ``eps``, an input of another shape, or a training batch of one
             sample, which has no variance.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> norm = BatchNorm(1, eps=0.0)
         >>> norm.forward(np.array([[1.0], [3.0]])).tolist()

@@ -33,7 +33,7 @@ def softmax_cross_entropy(logits: Array, targets: Labels) -> tuple[float, Array]
     Raises:
         ValueError: shapes that do not fit, or a label out of range.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> loss, grad = softmax_cross_entropy(np.zeros((1, 2)), np.array([0]))
         >>> round(loss, 4), grad.tolist()
@@ -106,7 +106,7 @@ def sgd_step(model: Layer, x: Array, targets: Labels, lr: float) -> float:
     Returns:
         the loss before the step.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from kilolayer.reference import Linear
         >>> model = Linear(1, 2)

@@ -159,7 +159,7 @@ REMEDIES: tuple[Remedy, ...] = (
 def remedies_for(finding: Finding) -> tuple[Remedy, ...]:
     """The remedies that answer a finding's cause, the best fit first.
 
-    Example:
+    Examples:
         >>> from kilolayer.diagnosis.cards import report
         >>> [remedy.name for remedy in remedies_for(report("zero-grad-missing", "Gradients add up."))]
         ['zero_grad']

@@ -117,7 +117,7 @@ def parameter_at(model: nn.Module, name: str) -> nn.Parameter | None:
 def as_code(name: str) -> str:
     """A module's or parameter's name as code: numbers become indices.
 
-    Example:
+    Examples:
         >>> as_code("blocks.0.linear.weight"), as_code("2")
         ('model.blocks[0].linear.weight', 'model[2]')
     """

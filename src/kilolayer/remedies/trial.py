@@ -158,7 +158,7 @@ def judge_trial(
 ) -> Trial:
     """What two runs say of an edit; the rule is that of :func:`prove`.
 
-    Example:
+    Examples:
         >>> judge_trial("lower learning rate", [2.3] * 50, [2.3 * 0.95**step for step in range(50)]).helped
         True
         >>> judge_trial("warm-up", [2.3] * 50, [2.29] * 50).helped

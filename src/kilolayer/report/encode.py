@@ -28,7 +28,7 @@ def to_json(obj: Any, *, indent: int | None = None) -> str:
     Raises:
         TypeError: something JSON has no form for, or a mapping whose keys collide as text.
 
-    Example:
+    Examples:
         >>> to_json({"loss": float("nan"), "steps": np.arange(3)})
         '{"loss":null,"steps":[0,1,2]}'
     """

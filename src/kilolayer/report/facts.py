@@ -23,7 +23,7 @@ def flatten(facts: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     A list of mappings counts its members from 1, where it has several: ``param_groups.2.lr``. Of a long one, and of
     a mapping that holds mappings, only the number of entries is told.
 
-    Example:
+    Examples:
         >>> flatten({"param_groups": [{"lr": 0.05, "nesterov": False}]})
         {'param_groups.lr': '0.05', 'param_groups.nesterov': 'no'}
     """

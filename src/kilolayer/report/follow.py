@@ -50,7 +50,7 @@ class RunFollower:
     Args:
         folder: of the run; it may not exist yet.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     RunFollower(folder).look().state

@@ -38,7 +38,7 @@ SPARKLINE_WIDTH = 32
 def render_frame(glance: Glance) -> Group:
     """A run as it is now, for a terminal of any width.
 
-    Example:
+    Examples:
         >>> from pathlib import Path
         >>> from kilolayer.report.table import to_text
         >>> to_text(render_frame(Glance(Path("runs/a"), "waiting")))

@@ -47,7 +47,7 @@ def render_html(
     Raises:
         ImportError: the ``report`` extra is not installed.
 
-    Example:
+    Examples:
         >>> page = render_html([], title="lab wirings", sentence="Nothing was run.")
         >>> page.startswith("<!doctype html>")
         True

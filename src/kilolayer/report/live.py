@@ -27,7 +27,7 @@ class LiveView:
     Raises:
         ValueError: ``every_s`` not positive.
 
-    Example:
+    Examples:
         In a notebook::
 
             with kl.Monitor(model, optimizer, out="runs/a") as monitor, kl.report.LiveView("runs/a"):

@@ -22,7 +22,7 @@ def load_report(folders: Sequence[str | Path], *, title: str = "kilolayer report
         FileNotFoundError: a folder without a recording.
         ValueError: no folder at all, a damaged recording or file, or one from a newer kilolayer.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> from kilolayer.recording import RecordingWriter
         >>> with tempfile.TemporaryDirectory() as folder:

@@ -32,7 +32,7 @@ def to_markdown(text: Any, *, limit: int | None = None) -> str:
         text: anything; ``str()`` of it is shown.
         limit: longest text in characters before escaping.
 
-    Example:
+    Examples:
         >>> to_markdown("*bold* <b> @all")
         '\\*bold\\* &lt;b&gt; \\@all'
     """
@@ -50,7 +50,7 @@ def render_markdown(
 ) -> str:
     """A report as Markdown text; the arguments are those of :func:`kilolayer.report.render_html`.
 
-    Example:
+    Examples:
         >>> print(render_markdown([], title="report", sentence="No run was given"), end="")
         # report
         <BLANKLINE>

@@ -36,7 +36,7 @@ def show_html(thing: object) -> str:
     Raises:
         TypeError: nobody said how to show it.
 
-    Example:
+    Examples:
         >>> from kilolayer.recording import RecordingWriter
         >>> "0 rows" in show_html(RecordingWriter().close())
         True

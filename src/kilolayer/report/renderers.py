@@ -105,7 +105,7 @@ def save_report(report: Report, path: str | Path) -> Path:
         ValueError: no form of a report has this suffix.
         ImportError: the ``report`` extra is not installed and the form needs it.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> report = Report([], title="lab wirings", sentence="Nothing was run.")
         >>> with tempfile.TemporaryDirectory() as folder:

@@ -85,7 +85,7 @@ def load_runs(folders: Sequence[str | Path]) -> list[RunView]:
         FileNotFoundError: a folder without a recording.
         ValueError: no folder at all, a damaged recording or file, or one from a newer kilolayer.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> from kilolayer.recording import RecordingWriter
         >>> with tempfile.TemporaryDirectory() as folder:

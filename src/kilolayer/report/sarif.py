@@ -21,7 +21,7 @@ def to_sarif(findings: Sequence[Finding], *, path: str, line: int, version: str)
         line: where its function starts, from 1.
         version: of kilolayer.
 
-    Example:
+    Examples:
         >>> to_sarif([], path="train.py", line=12, version="1.0")["runs"][0]["results"]
         []
     """

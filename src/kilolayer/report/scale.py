@@ -104,7 +104,7 @@ def ticks(low: float, high: float, *, log: bool, count: int = 4) -> list[float]:
 def step_ticks(low: float, high: float, *, count: int = 4) -> list[int]:
     """At most about ``count`` whole steps to label within a range of steps, evenly spaced.
 
-    Example:
+    Examples:
         >>> step_ticks(-0.5, 2.5), step_ticks(-0.5, 64.5)
         ([0, 1, 2], [0, 50])
     """

@@ -28,7 +28,7 @@ def render_screen(runs: Sequence[RunView], *, title: str, sentence: str, brief: 
         sentence: the verdict in one sentence.
         brief: the sentence and the table of runs only.
 
-    Example:
+    Examples:
         >>> from kilolayer.report.table import to_text
         >>> to_text(render_screen([], title="report", sentence="No run was given."))
         'report: No run was given.\\n'

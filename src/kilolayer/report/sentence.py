@@ -16,7 +16,7 @@ MOST_NAMES = 4
 def verdict_sentence(runs: Sequence[RunView]) -> str:
     """What a report says on top. Names in it are as they were given: renderers make them inert.
 
-    Example:
+    Examples:
         >>> from kilolayer.recording import RecordingWriter
         >>> verdict_sentence([RunView("a", RecordingWriter().close())])
         'Not evaluated: the recording holds no rows.'

@@ -22,7 +22,7 @@ def shared_set_up(folders: Sequence[Path]) -> tuple[dict[str, Any], dict[str, An
     Returns:
         settings and environment, label -> value; empty where the folders say nothing.
 
-    Example:
+    Examples:
         >>> shared_set_up([])
         ({}, {})
     """

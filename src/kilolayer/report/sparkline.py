@@ -28,7 +28,7 @@ def sparkline(
         width: most characters; each shows the value farthest from the curve's median among those it covers.
         min_span: range that fills the height at least, so that noise on a flat curve stays flat.
 
-    Example:
+    Examples:
         >>> sparkline(np.array([0.0, 1.0, 2.0, 3.0])), sparkline(np.array([0.01, -0.01]))
         ('▁▃▆█', '▅▄')
     """

@@ -131,7 +131,7 @@ def render_table(
     Raises:
         ValueError: a row with more or fewer cells than the header, or ``num_keys`` that is none of their number.
 
-    Example:
+    Examples:
         >>> table = render_table(["wiring", "std"], [["plain-naive", 7.21e-10], ["prenorm", 1.46]])
         >>> print(to_text(table), end="")
         wiring           std

@@ -46,7 +46,7 @@ def render_verdict(
     Returns:
         lines without an end of line after the last; ``.plain`` is the text without styles.
 
-    Example:
+    Examples:
         >>> print(render_verdict(None, examined="64 blocks over 300 steps", seconds=3.2).plain)
         ok  Nothing stands out in 64 blocks over 300 steps (3.20 s).
     """
@@ -117,7 +117,7 @@ def render_depth(run: RunView) -> SplitTable:
     Each line holds a sparkline from block 1 to the last, of the middle value in each block (``x``: one is not finite),
     and the lowest and highest value of all sites. What theory predicts for step 0 stands in a line of its own.
 
-    Example:
+    Examples:
         >>> from kilolayer.recording import RecordingWriter
         >>> from kilolayer.report.table import to_text
         >>> "not recorded" in to_text(render_depth(RunView("run", RecordingWriter().close())))
@@ -172,7 +172,7 @@ def _reach(values: np.ndarray) -> str:
 def render_runs(runs: Sequence[RunView], *, title: str = "") -> SplitTable:
     """One line per run: its summary and the cause of its root finding.
 
-    Example:
+    Examples:
         >>> from kilolayer.recording import RecordingWriter
         >>> from kilolayer.report.table import to_text
         >>> run = RunView("prenorm", RecordingWriter().close(), summary={"loss": 0.31})

@@ -33,7 +33,7 @@ def inert(text: Any, *, limit: int | None = None) -> str:
         text: anything; ``str()`` of it is shown.
         limit: longest result in characters; the middle of a longer text is cut out.
 
-    Example:
+    Examples:
         >>> inert("blocks.0\x1b[2Jweight")
         'blocks.0\\x1b[2Jweight'
         >>> inert("abcdefghij", limit=7)
@@ -49,7 +49,7 @@ def inert(text: Any, *, limit: int | None = None) -> str:
 def to_html(text: Any, *, limit: int | None = None) -> str:
     """Untrusted text that a browser shows as it is, in an element or in a quoted attribute.
 
-    Example:
+    Examples:
         >>> to_html("<b>'x'</b>")
         '&lt;b&gt;&#x27;x&#x27;&lt;/b&gt;'
     """
@@ -73,7 +73,7 @@ def format_number(value: Any, *, digits: int = 3) -> str:
     Integers stay whole. Floats below 1e-3 or from 1e4 on take an exponent and one digit less, since their
     size is what matters.
 
-    Example:
+    Examples:
         >>> [format_number(v) for v in (7.21e-10, 0.9998, 1.3111, 6.0e9, 0.0, float("nan"), 300, None)]
         ['7.2e-10', '1.00', '1.31', '6.0e9', '0', 'NaN', '300', '-']
     """
@@ -101,7 +101,7 @@ def format_number(value: Any, *, digits: int = 3) -> str:
 def trimmed(number: str) -> str:
     """A formatted number without the zeros after its point: where exactness is meant, not precision.
 
-    Example:
+    Examples:
         >>> trimmed("0.0500"), trimmed("1.00"), trimmed("100"), trimmed("1.0e9")
         ('0.05', '1', '100', '1.0e9')
     """
@@ -111,7 +111,7 @@ def trimmed(number: str) -> str:
 def format_range(low: Any, high: Any, *, digits: int = 2) -> str:
     """A range such as ``0.21-0.35``, or the one number where both ends read the same.
 
-    Example:
+    Examples:
         >>> format_range(0.211, 0.348), format_range(7.2e-10, 1.5e-9), format_range(1.0, 1.0)
         ('0.21-0.35', '7.2e-10 to 1.5e-9', '1.0')
     """

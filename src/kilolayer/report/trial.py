@@ -22,7 +22,7 @@ class TrialView:
             that was not finite is NaN.
         note: what else there is to say.
 
-    Example:
+    Examples:
         >>> trial = TrialView("deepnorm", 3.42, 0.02, True, {"before": [3.4, 3.42], "after": [3.4, 0.02]})
         >>> trial.curves["after"].tolist()
         [3.4, 0.02]

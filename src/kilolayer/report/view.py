@@ -37,7 +37,7 @@ class Prediction:
     Raises:
         ValueError: an array without one number per site, or half a band.
 
-    Example:
+    Examples:
         >>> curve = Prediction("activation", "rms", ("blocks.0", "blocks.1"), np.array([1.0, 0.71]))
         >>> curve.at("blocks.1")
         0.71
@@ -84,7 +84,7 @@ class RunView:
         not_evaluated: rules that had too little to go by, and why.
         trials: remedies that were tried.
 
-    Example:
+    Examples:
         >>> from kilolayer.recording import RecordingWriter
         >>> run = RunView("prenorm", RecordingWriter().close())
         >>> run.was_examined

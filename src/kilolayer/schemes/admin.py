@@ -24,7 +24,7 @@ def admin_skip_scales(branch_variances: Sequence[float], *, input_variance: floa
     Raises:
         ValueError: a variance that is negative or not finite.
 
-    Example:
+    Examples:
         >>> admin_skip_scales([1.0, 1.0, 2.0])
         (1.0, 1.4142135623730951, 1.7320508075688772)
 

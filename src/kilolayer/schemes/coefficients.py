@@ -97,7 +97,7 @@ def coefficients(
         TypeError: any other argument, as batch size never enters; a count that is no int, a rule that is no name.
         ValueError: no layer at all, a negative number, or an unknown rule.
 
-    Example:
+    Examples:
         >>> both = coefficients(encoder_layers=6, decoder_layers=6)
         >>> round(both.encoder.skip_scale, 4), round(both.decoder.init_gain, 4)
         (1.4179, 0.3433)

@@ -26,7 +26,7 @@ class Depth:
         ValueError: a negative number of layers, no layer at all, fewer than one branch per layer, or a count past
             all sense.
 
-    Example:
+    Examples:
         >>> depth = Depth(encoder_layers=500, decoder_layers=500)
         >>> depth.num_branches("encoder"), depth.num_branches("decoder")
         (1000, 1500)

@@ -74,7 +74,7 @@ def get_scheme(name: str, rule: str | None = None) -> Scheme:
         TypeError: a name that is no string.
         ValueError: no such scheme or rule; the nearest name is suggested.
 
-    Example:
+    Examples:
         >>> get_scheme("deepnorm", rule="glm130b").formula
         "x' = LN(alpha x + f(x)), alpha = (2L)^(1/2), beta = (2L)^(-1/2)"
     """

@@ -105,7 +105,7 @@ class BranchScales:
         Raises:
             ValueError: a role no branch has; the nearest one is suggested.
 
-        Example:
+        Examples:
             >>> scales = BranchScales(norm_placement="post", skip_scale=2.0, init_gain=0.35)
             >>> scales.gain("value"), scales.gain("query")
             (0.35, 1.0)

@@ -74,7 +74,7 @@ class Scheme:
             TypeError: a depth that is no :class:`Depth`, an index that is no int.
             ValueError: the scheme needs a profiling pass, or has no formula for this depth.
 
-        Example:
+        Examples:
             >>> from kilolayer.schemes import Depth, get_scheme
             >>> get_scheme("deepnorm").at(Depth(decoder_layers=8), 0, "decoder").skip_scale
             2.0

@@ -27,7 +27,7 @@ def log_stream_variances(
     Raises:
         ValueError: an ``input_variance`` that is not positive and finite; a scheme that needs a profile.
 
-    Example:
+    Examples:
         >>> from kilolayer.schemes import get_scheme
         >>> logs = log_stream_variances(get_scheme("residual"), Depth(encoder_layers=5000))
         >>> round(logs[-1] / math.log(2))

@@ -18,7 +18,7 @@ def nearest_name(name: str, known: Sequence[str], aliases: Mapping[str, str] | N
         known: the names there are.
         aliases: other words for some of them, alias -> name; those whose name is not known count for nothing.
 
-    Example:
+    Examples:
         >>> nearest_name("prenorm", ["deepnorm", "pre-ln"])
         'pre-ln'
         >>> nearest_name("olmo2", ["pre-ln", "end-ln"], {"olmo-2": "end-ln"})

@@ -155,7 +155,7 @@ def get_activation(name: str) -> Activation:
     Raises:
         ValueError: no such activation; the nearest name is suggested.
 
-    Example:
+    Examples:
         >>> get_activation("relu").second_moment(1.0)
         0.5
     """

@@ -63,7 +63,7 @@ class BlockSpec:
     Raises:
         ValueError: a size below 1, a negative std, an unknown activation, placement or norm.
 
-    Example:
+    Examples:
         >>> block = BlockSpec(width=256, weight_stds=((2 / 256) ** 0.5, (1 / 256) ** 0.5), norm_placement="post")
         >>> [type(operation).__name__ for operation in block.branch]
         ['Linear', 'Act', 'Linear']

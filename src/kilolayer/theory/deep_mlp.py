@@ -30,7 +30,7 @@ def deep_mlp_specs(
         ValueError: an unknown scheme, ``chain_init`` or norm, a size below 1, or a scheme whose sums add the
             input of another layer.
 
-    Example:
+    Examples:
         >>> blocks, head = deep_mlp_specs("deepnorm", 16, width=32)
         >>> blocks[0].skip_scale, len(blocks), head.norm_kind
         (2.0, 16, None)

@@ -65,7 +65,7 @@ def predict_weight_grads(
     Raises:
         ValueError: a ``gram`` that is none, labels that do not fit it or the head, no block, different widths.
 
-    Example:
+    Examples:
         >>> from kilolayer.theory import uniform_gram
         >>> from kilolayer.theory.deep_mlp import deep_mlp_specs
         >>> blocks, head = deep_mlp_specs("deepnorm", 8, width=64)

@@ -40,7 +40,7 @@ def _weighted_hermite() -> Array:
 def gaussian_mean(function: Function, variance: float) -> float:
     """``E f(sqrt(variance) z)`` for a standard normal z and a smooth f.
 
-    Example:
+    Examples:
         >>> round(gaussian_mean(lambda x: x**4, 2.0), 6)
         12.0
     """

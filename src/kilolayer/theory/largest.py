@@ -28,7 +28,7 @@ def largest_of_tensors(log_rms: Array, *, counts: Array) -> float:
     Raises:
         ValueError: fewer than one entry in all.
 
-    Example:
+    Examples:
         >>> round(largest_of_tensors(np.zeros(1), counts=np.array([10_000.0])), 2)
         3.98
 
@@ -54,7 +54,7 @@ def effective_count(count: int, cosine: float) -> float:
     ``P(max > x) / P(z > x)`` at x = 4, where ``z_i = sqrt(c) a + sqrt(1 - c) b_i`` and so
     ``P(max > x) = 1 - E_a P(b < (x - sqrt(c) a) / sqrt(1 - c))^count``. A cosine below 0 counts as 0.
 
-    Example:
+    Examples:
         >>> round(effective_count(64, 0.0)), round(effective_count(64, 0.9)), round(effective_count(64, 1.0))
         (64, 11, 1)
     """

@@ -18,7 +18,7 @@ def next_variance(variance: float, activation: str, *, weight_variance: float, b
 
     ``weight_variance`` is sigma_w^2 = fan_in * std^2.
 
-    Example:
+    Examples:
         >>> next_variance(1.0, "relu", weight_variance=2.0)
         1.0
 
@@ -35,7 +35,7 @@ def variance_fixed_point(
     0 where signals die out, ``inf`` where they grow without bound. ReLU at sigma_w^2 = 2 keeps any variance:
     ``start`` comes back.
 
-    Example:
+    Examples:
         >>> round(variance_fixed_point("tanh", weight_variance=2.25), 3)
         0.793
 
@@ -60,7 +60,7 @@ def chi_one(activation: str, *, weight_variance: float, variance: float) -> floa
     Below 1 gradients vanish and samples become alike (ordered phase), above 1 gradients explode (chaotic phase).
     The RMS of a gradient changes by ``sqrt(chi_1)`` per layer.
 
-    Example:
+    Examples:
         >>> chi_one("relu", weight_variance=2.0, variance=1.0)
         1.0
 
@@ -75,7 +75,7 @@ def correlation_length(chi: float) -> float:
     Raises:
         ValueError: a chi that is not positive.
 
-    Example:
+    Examples:
         >>> correlation_length(math.exp(-0.25))
         4.0
 
@@ -89,7 +89,7 @@ def correlation_length(chi: float) -> float:
 def trainable_depth(chi: float) -> float:
     """Layers a chain with this chi_1 can have and still train: about six correlation lengths.
 
-    Example:
+    Examples:
         >>> round(trainable_depth(0.5), 1)
         8.7
 
@@ -107,7 +107,7 @@ def cosine_map(cosine: float, activation: str = "relu", *, variance: float = 1.0
     Raises:
         ValueError: a cosine outside [-1, 1].
 
-    Example:
+    Examples:
         >>> round(cosine_map(0.0), 4)
         0.3183
 
@@ -126,7 +126,7 @@ def relu_cosine_after(cosine: float, num_layers: int) -> float:
     Raises:
         ValueError: a cosine outside [-1, 1] or a negative number of layers.
 
-    Example:
+    Examples:
         >>> round(relu_cosine_after(0.0, 64), 3)
         0.992
 

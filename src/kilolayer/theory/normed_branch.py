@@ -57,7 +57,7 @@ def gradient_excess(trace: BlockTrace, unit_log_variance: float) -> float:
 def hidden_spread(activation: str, variance: float, *, centers: bool) -> tuple[float, float]:
     """k and c of the module's docstring, for pre-activations of this variance.
 
-    Example:
+    Examples:
         >>> size, overlap = hidden_spread("relu", 1.0, centers=False)
         >>> round(size, 1), round(overlap, 1)
         (5.0, 1.0)

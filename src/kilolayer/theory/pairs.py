@@ -87,7 +87,7 @@ def projection_gram(inputs: Array, weight_std: float) -> Array:
     Raises:
         ValueError: inputs that are not two-dimensional or not finite.
 
-    Example:
+    Examples:
         >>> projection_gram(np.array([[3.0, 4.0], [0.0, 1.0]]), 0.5)
         array([[6.25, 1.  ],
                [1.  , 0.25]])
@@ -101,7 +101,7 @@ def projection_gram(inputs: Array, weight_std: float) -> Array:
 def uniform_gram(num_samples: int, *, second_moment: float = 1.0, cosine: float = 0.0) -> Array:
     """A Gram matrix where all samples have one size and all pairs one cosine, for when the data are not at hand.
 
-    Example:
+    Examples:
         >>> uniform_gram(2, second_moment=2.0, cosine=0.25)
         array([[2. , 0.5],
                [0.5, 2. ]])

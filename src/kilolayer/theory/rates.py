@@ -19,7 +19,7 @@ def relu_rate(weight_std: float, fan_in: int) -> float:
     1 for Kaiming's ``std = sqrt(2 / fan_in)``, 0.707 for ``sqrt(1 / fan_in)``; for a fixed std it grows with the
     width.
 
-    Example:
+    Examples:
         >>> round(relu_rate(256**-0.5, 256), 3), round(relu_rate(0.02, 256), 2), round(relu_rate(0.02, 8192), 2)
         (0.707, 0.23, 1.28)
 
@@ -33,7 +33,7 @@ def default_init_rate(activation: str = "relu", *, variance: float = 1.0) -> flo
 
     0.408 for ReLU. The forward factor approaches 1 only because the default biases take over.
 
-    Example:
+    Examples:
         >>> round(default_init_rate(), 3)
         0.408
 
@@ -45,7 +45,7 @@ def default_init_rate(activation: str = "relu", *, variance: float = 1.0) -> flo
 def critical_std(activation: str, fan_in: int, *, variance: float = 1.0) -> float:
     """Weight std that keeps the variance of pre-activations: ``sqrt(variance / (fan_in E[phi(sqrt(variance) z)^2]))``.
 
-    Example:
+    Examples:
         >>> round(critical_std("relu", 128), 3), round(critical_std("tanh", 128), 3)
         (0.125, 0.141)
 
@@ -61,7 +61,7 @@ def batch_norm_rate(activation: str = "relu") -> float:
     ``sqrt(E[phi'^2] / (E[phi^2] - E[phi]^2))`` over a standard normal, whatever the weights: the norm divides by a
     standard deviation that leaves out what samples share. ``sqrt(pi / (pi - 1)) = 1.21`` for ReLU, for a large batch.
 
-    Example:
+    Examples:
         >>> round(batch_norm_rate(), 4), batch_norm_rate("identity")
         (1.2112, 1.0)
 
@@ -81,7 +81,7 @@ def residual_growth(branch_gain: float, *, skip_scale: float = 1.0) -> float:
     Raises:
         ValueError: a negative branch gain.
 
-    Example:
+    Examples:
         >>> round(residual_growth(1.0) ** 64)
         4294967296
 
@@ -124,7 +124,7 @@ def block_rates(block: BlockSpec, *, input_rms: float = 1.0, cosine: float = 0.0
     Raises:
         ValueError: an ``input_rms`` that is not positive.
 
-    Example:
+    Examples:
         >>> import math
         >>> block = BlockSpec(100, (math.sqrt(2 / 100), math.sqrt(1 / 100)))
         >>> rates = block_rates(block)

@@ -42,7 +42,7 @@ class NetworkSpec:
         TypeError: a size that is no int, a name that is no string.
         ValueError: an unknown scheme or init, a size below 1; the nearest name is suggested.
 
-    Example:
+    Examples:
         >>> NetworkSpec(scheme="deepnorm", num_layers=8).depth.total_branches
         8
     """
@@ -114,7 +114,7 @@ def build_blocks(network: NetworkSpec) -> tuple[tuple[BlockSpec, ...], tuple[Bri
     added)``, c the *coherence*, its second moment is ``s^2 v + (2 s c b + b^2) v_layer``; the block's
     ``skip_scale`` is the root of that over v.
 
-    Example:
+    Examples:
         >>> blocks, bridges = build_blocks(NetworkSpec(scheme="b2t", num_layers=4, branches_per_layer=2))
         >>> len(blocks), len(bridges), blocks[0].skip_scale, round(blocks[1].skip_scale, 3)
         (8, 4, 1.0, 1.985)
@@ -150,7 +150,7 @@ def with_predicted_profile(network: NetworkSpec) -> NetworkSpec:
     Admin's pass runs the same network under post-LN, all skip scales 1: every branch then reads a stream of second
     moment 1 and puts out ``branch_gain``.
 
-    Example:
+    Examples:
         >>> admin = with_predicted_profile(NetworkSpec(scheme="admin", num_layers=3))
         >>> [round(one.skip_scale, 4) for one in admin.scales()]
         [1.0, 1.4142, 1.7321]

@@ -98,7 +98,7 @@ def predict_scheme(network: NetworkSpec, *, batch_size: int = BATCH_SIZE) -> Sch
     Raises:
         ValueError: a batch of fewer than two samples.
 
-    Example:
+    Examples:
         >>> prediction = predict_scheme(NetworkSpec(scheme="pre-ln", num_layers=8))
         >>> bool(abs(prediction.stream.median[-1] - 3) < 0.05)
         True

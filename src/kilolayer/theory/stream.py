@@ -54,7 +54,7 @@ def predict_stream(blocks: Sequence[BlockSpec], gram: Array, *, batch_size: int 
     Raises:
         ValueError: a ``gram`` that is none, no block, or blocks of different widths.
 
-    Example:
+    Examples:
         >>> from kilolayer.theory import uniform_gram
         >>> chain = [BlockSpec(64, (64**-0.5,), has_skip=False, input_activated=i > 0) for i in range(9)]
         >>> prediction = predict_stream(chain, uniform_gram(16))

@@ -34,7 +34,7 @@ class Size:
     def num_parameters(self) -> int:
         """``L (12 w^2 + 13 w) + V w``: attention 4, feed-forward 8; biases and two norms a layer.
 
-        Example:
+        Examples:
             >>> Size(num_layers=1000, width=1024, vocab_size=32_000, length=2048).num_parameters
             12628992000
         """
@@ -95,7 +95,7 @@ def tokens_to_hide_gathering(flops_per_s: float, bytes_per_s: float) -> float:
     A layer of n weights costs ``6 n`` operations a token; its weights are gathered twice and its gradient
     scattered once, in half precision ``6 n`` bytes. So ``tokens >= flops_per_s / bytes_per_s``, at any width and depth.
 
-    Example:
+    Examples:
         >>> tokens_to_hide_gathering(400e12, 50e9)
         8000.0
     """
@@ -105,7 +105,7 @@ def tokens_to_hide_gathering(flops_per_s: float, bytes_per_s: float) -> float:
 def bubble_share(num_stages: int, num_micro_batches: int) -> float:
     """The share of a step in which a pipeline's stages wait: ``(p - 1) / (m + p - 1)``.
 
-    Example:
+    Examples:
         >>> round(bubble_share(8, 32), 3)
         0.179
 

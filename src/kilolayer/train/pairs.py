@@ -97,7 +97,7 @@ def split_pairs(pairs: list[Pair]) -> PairSplit:
     Sentences that differ in case or punctuation alone count as one. Pairs to train on whose target is held out
     are dropped; repeated pairs count once.
 
-    Example:
+    Examples:
         >>> split = split_pairs([(f"{n} dogs", f"{n} Hunde") for n in range(4000)])
         >>> len(split.train), len(split.dev), len(split.test)
         (3822, 84, 94)

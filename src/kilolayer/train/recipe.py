@@ -78,7 +78,7 @@ class Recipe:
         ValueError: a number out of range, an unknown name, sizes that do not fit.
         TypeError: a value of another kind.
 
-    Example:
+    Examples:
         >>> recipe = Recipe(task="language", data="input.txt", decoder_layers=48, width=64)
         >>> recipe.num_heads, recipe.resolved_scheme.name
         (2, 'deepnorm')
@@ -186,7 +186,7 @@ def parse_settings(texts: list[str]) -> dict[str, Any]:
     Raises:
         ValueError: no ``=``, or a field that does not exist.
 
-    Example:
+    Examples:
         >>> parse_settings(["lr=3e-4", "clip=none", "scheme=pre-ln", "qk_norm=true"])
         {'lr': 0.0003, 'clip': None, 'scheme': 'pre-ln', 'qk_norm': True}
     """

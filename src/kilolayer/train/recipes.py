@@ -16,7 +16,7 @@ def language(**changes: Any) -> Recipe:
     Args:
         changes: fields of :class:`Recipe`; ``data``, a file of UTF-8 text, is wanted.
 
-    Example:
+    Examples:
         >>> language(data="input.txt", steps=500).decoder_layers
         12
     """
@@ -30,7 +30,7 @@ def translation(**changes: Any) -> Recipe:
     Args:
         changes: fields of :class:`Recipe`; ``data``, a file of sentence pairs, is wanted.
 
-    Example:
+    Examples:
         >>> translation(data="deu-eng.zip", scheme="pre-ln").encoder_layers
         6
     """

@@ -52,7 +52,7 @@ def train(recipe: Recipe, out: str | Path, *, on_step: OnStep = lambda step: Non
         ValueError: data that cannot be used; a folder that holds something else or is in use.
         ImportError: accelerate (of the ``train`` extra) is not installed.
 
-    Example:
+    Examples:
         >>> from kilolayer.train import language
         >>> train(language(data="input.txt"), "runs/a").loss  # doctest: +SKIP
         1.69

@@ -14,7 +14,7 @@ def lr_factor(recipe: Recipe, step: int) -> float:
     With w warm-up steps, T steps and the final ratio r: ``(s + 1)/w`` for s < w; then 1 (``constant``),
     ``sqrt(w / s)`` (``inverse-sqrt``, w at least 1), or ``r + (1 - r) (1 + cos(pi (s - w)/(T - w))) / 2``.
 
-    Example:
+    Examples:
         >>> from kilolayer.train.recipes import language
         >>> recipe = language(data="a.txt", steps=100, warmup_steps=10, final_lr_ratio=0.1)
         >>> [round(lr_factor(recipe, step), 3) for step in (0, 9, 10, 55, 100)]

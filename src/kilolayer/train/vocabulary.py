@@ -42,7 +42,7 @@ class Vocabulary(Protocol):
 class Characters:
     """Every character of a text, sorted; a character's place is its id.
 
-    Example:
+    Examples:
         >>> letters = Characters("abcdr")
         >>> letters.decode(letters.encode("abracadabra").tolist())
         'abracadabra'

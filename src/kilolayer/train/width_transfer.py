@@ -49,7 +49,7 @@ def transfer_rates(recipe: Recipe, role: Role) -> Rates:
     falls as 1/m, and its decay grows as m, which leaves rate times decay alone. Embeddings are multiplied by
     ``sqrt(width)`` on their way in, so theirs falls as ``1/sqrt(m)``. Vectors and positions keep theirs.
 
-    Example:
+    Examples:
         >>> from kilolayer.train.recipes import language
         >>> transfer_rates(language(data="a.txt", width=512, base_width=128), "matrix")
         Rates(lr_ratio=0.25, decay_ratio=4.0)
