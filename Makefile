@@ -43,7 +43,7 @@ bench: $(VENV)/.made ## timings as ratios, one after the other; nothing else sho
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/layers.py
 
 docs: $(VENV)/.made ## the documentation as pages in site/; warnings are errors
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 format: $(VENV)/.made ## rewrite the sources in the project's format
 	$(BIN)/ruff check --fix .

@@ -24,7 +24,7 @@ ROOMS = {
     "schemes": "What depth does to scale, a pure function of depth and place. No torch. [The cards](../schemes.md).",
     "nn": "Layers that take `torch.nn`'s arguments and a scheme, and models made of them.",
     "init": "Initialization as a plan that can be printed before it is applied.",
-    "convert": "Another scheme or depth, outputs kept; and whether a model is what it claims. [The guide](../convert.md).",
+    "convert": "Another scheme or depth, outputs kept; is a model what it claims? [The guide](../convert.md).",
     "train": "A training engine for depth. [The guide](../train.md).",
     "theory": "What mathematics expects of a network at initialization. No torch. [The guide](../theory.md).",
     "testing": "For test suites.",

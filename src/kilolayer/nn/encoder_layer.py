@@ -22,8 +22,9 @@ class TransformerEncoderLayer(PlacedLayer):
     scheme's gains, where torch.nn starts from other distributions.
 
     Args:
-        d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first, norm_first, bias,
-            device, dtype: as in torch.nn; ``activation`` may also be ``"silu"`` or ``"swiglu"``.
+        d_model, nhead, dim_feedforward, dropout, layer_norm_eps, batch_first: as in torch.nn.
+        norm_first, bias, device, dtype: as in torch.nn.
+        activation: as in torch.nn, or ``"silu"`` or ``"swiglu"``.
         scheme: a scheme or its name.
         num_layers: layers of the stack this one will stand in, or the depth of both stacks; needed by a lone
             layer of a scheme whose scales depend on depth. A stack built from a template says it itself.

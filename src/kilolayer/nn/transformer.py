@@ -23,9 +23,9 @@ class Transformer(nn.Module):
     The scales of a depth-dependent scheme come from both depths.
 
     Args:
-        d_model, nhead, num_encoder_layers, num_decoder_layers, dim_feedforward, dropout, activation,
-            custom_encoder, custom_decoder, layer_norm_eps, batch_first, norm_first, bias, device, dtype: as in
-            torch.nn.
+        d_model, nhead, num_encoder_layers, num_decoder_layers, dim_feedforward: as in torch.nn.
+        dropout, activation, custom_encoder, custom_decoder, layer_norm_eps: as in torch.nn.
+        batch_first, norm_first, bias, device, dtype: as in torch.nn.
         scheme, norm, recompute_activations: as in :class:`TransformerEncoderLayer`.
         checkpoint_every: as in :class:`TransformerEncoder`.
 
