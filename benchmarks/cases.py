@@ -3,7 +3,7 @@
 A folder of cases holds one file per set-up, with ``build()`` (and ``fixed()``, where it has a repaired twin), and
 ``expected.json``: the accepted causes by file name.
 
-    OMP_NUM_THREADS=1 python benchmarks/cases.py ../shared/cases
+    OMP_NUM_THREADS=1 python benchmarks/cases.py FOLDER
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A folder of cases holds one file per set-up, with ``build()``, and ``expected.json``: the accepted causes by file name.
 
-    OMP_NUM_THREADS=1 python benchmarks/remedies.py ../shared/cases
+    OMP_NUM_THREADS=1 python benchmarks/remedies.py FOLDER
 """
 
 from __future__ import annotations
