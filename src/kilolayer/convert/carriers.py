@@ -14,6 +14,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from kilolayer.convert.mixed_class import mixed_class, pickled
 from kilolayer.convert.plan import BranchChange
 
 
@@ -54,23 +55,7 @@ class Scaled(nn.Module):
         return f"{own}, branch_scale={self.branch_scale:.6g}" if own else f"branch_scale={self.branch_scale:.6g}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The class was made here and has no name that pickle could look up.
-        return _rebuild, (self.plain_class,), self.__dict__
-
-
-_CLASSES: dict[type[nn.Module], type[nn.Module]] = {}
-
-
-def _scaled_class(plain: type[nn.Module]) -> type[nn.Module]:
-    if plain not in _CLASSES:
-        parts = {"plain_class": plain, "__module__": __name__, "__doc__": plain.__doc__}
-        _CLASSES[plain] = cast("type[nn.Module]", type(f"Scaled{plain.__name__}", (Scaled, plain), parts))
-    return _CLASSES[plain]
-
-
-def _rebuild(plain: type[nn.Module]) -> nn.Module:
-    scaled = _scaled_class(plain)
-    return scaled.__new__(scaled)
+        return pickled(self, Scaled)
 
 
 def scale_output(module: nn.Module, branch_scale: float) -> None:
@@ -94,7 +79,8 @@ def fold_on_save(module: nn.Module, parameter: str, factor: float) -> None:
 
 def _as_scaled(module: nn.Module) -> Scaled:
     if not isinstance(module, Scaled):
-        module.__class__ = _scaled_class(type(module))
+        kind: Any = mixed_class(Scaled, type(module))
+        module.__class__ = kind
         scaled = cast("Scaled", module)
         scaled.branch_scale = 1.0
         scaled.folded = {}

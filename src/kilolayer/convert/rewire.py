@@ -12,6 +12,7 @@ from typing import Any, Literal, cast
 
 from torch import Tensor, nn
 
+from kilolayer.convert.mixed_class import mixed_class, pickled
 from kilolayer.schemes import BranchScales, Stack
 
 MARK = (1, 1, 1, 1)
@@ -156,8 +157,7 @@ class Rewired(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The class was made here and has no name that pickle could look up.
-        return _rebuild, (self.plain_class,), self.__dict__
+        return pickled(self, Rewired)
 
 
 def without_mark(value: Tensor) -> Tensor:
@@ -182,25 +182,10 @@ class Tap(nn.Module):
         return x
 
 
-_CLASSES: dict[type[nn.Module], type[nn.Module]] = {}
-
-
-def _rewired_class(plain: type[nn.Module]) -> type[nn.Module]:
-    if plain not in _CLASSES:
-        parts = {"plain_class": plain, "__module__": __name__, "__doc__": plain.__doc__}
-        _CLASSES[plain] = cast("type[nn.Module]", type(f"Rewired{plain.__name__}", (Rewired, plain), parts))
-    return _CLASSES[plain]
-
-
-def _rebuild(plain: type[nn.Module]) -> nn.Module:
-    rewired = _rewired_class(plain)
-    return rewired.__new__(rewired)
-
-
 def as_rewired(module: nn.Module) -> Rewired:
     """Make a module an instance of a rewired subclass of its class, in place."""
     if not isinstance(module, Rewired):
-        kind: Any = _rewired_class(type(module))
+        kind: Any = mixed_class(Rewired, type(module))
         module.__class__ = kind
         rewired = cast("Rewired", module)
         rewired.entered, rewired.left, rewired.closed, rewired.marked = [], [], [], []
