@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kilolayer.diagnosis import rules_attention as attention
+from kilolayer.diagnosis import rules_chain as chain
 from kilolayer.diagnosis import rules_run as run
 from kilolayer.diagnosis import rules_start as start
 from kilolayer.diagnosis import rules_stream as stream
@@ -34,7 +35,7 @@ EXAMINED_RULES: tuple[ExaminedRule, ...] = (
     run.half_overflow,
     stream.alpha_misplaced,
     stream.norm_missing,
-    start.init_too_large,
+    chain.init_too_large,
     run.nan_operation,
     run.precision_lost,
     run.weight_decay_dominates,
@@ -45,10 +46,10 @@ EXAMINED_RULES: tuple[ExaminedRule, ...] = (
     stream.alpha_wrong_for_depth,
     stream.init_gain_wrong,
     stream.batchnorm_batch_too_small,
-    start.saturating_activation_depth,
-    start.init_too_small,
-    start.ordered_phase,
-    start.init_wrong_for_activation,
+    chain.saturating_activation_depth,
+    chain.init_too_small,
+    chain.ordered_phase,
+    chain.init_wrong_for_activation,
     stream.skip_attenuated,
     stream.final_norm_missing,
     stream.post_norm_too_deep,

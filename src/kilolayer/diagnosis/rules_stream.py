@@ -7,7 +7,8 @@ import math
 import numpy as np
 
 from kilolayer.diagnosis.cards import report
-from kilolayer.diagnosis.examined import Chain, Examined, Row
+from kilolayer.diagnosis.chains import Chain, Row
+from kilolayer.diagnosis.examined import Examined
 from kilolayer.diagnosis.finding import Finding
 from kilolayer.schemes import coefficients
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from kilolayer.diagnosis.cards import report
-from kilolayer.diagnosis.examined import Examined, Row
+from kilolayer.diagnosis.chains import Row
+from kilolayer.diagnosis.examined import Examined
 from kilolayer.diagnosis.finding import Finding
 
 CLIPPED = 1e-2

@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kilolayer.diagnosis.examined import RELU_LIKE, Examined, Row
+from kilolayer.diagnosis.chains import RELU_LIKE, Row
+from kilolayer.diagnosis.examined import Examined
 from kilolayer.diagnosis.finding import Finding
 from kilolayer.remedies.operations import Call, edit_calls, edit_operations, rehearse
 from kilolayer.remedies.remedy import AnySetup, Edited, SetupLike, Unsuitable, as_code, changed, parameter_at

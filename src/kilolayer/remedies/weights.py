@@ -8,7 +8,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from kilolayer.diagnosis.examined import RELU_LIKE, Examined, Row
+from kilolayer.diagnosis.chains import RELU_LIKE, Row
+from kilolayer.diagnosis.examined import Examined
 from kilolayer.diagnosis.finding import Finding
 from kilolayer.remedies.remedy import Edited, SetupLike, Unsuitable, as_code, parameter_at
 

@@ -9,7 +9,8 @@ import pytest
 
 from kilolayer.diagnosis import EXAMINED_RULES, Trial, diagnose
 from kilolayer.diagnosis.cards import BY_CAUSE, CARDS, report
-from kilolayer.diagnosis.examined import Chain, Examined, chains_of, final_of
+from kilolayer.diagnosis.chains import Chain, chains_of
+from kilolayer.diagnosis.examined import Examined, final_of
 from kilolayer.diagnosis.outcome import describe_doubt
 from kilolayer.diagnosis.rules_run import lr_too_high
 from kilolayer.recording import RecordingWriter
