@@ -1,5 +1,7 @@
-"""What the README and the docs show is run: code blocks, commands, links."""
+"""What the README and the docs show is run: code blocks, what they print, commands, links."""
 
+import contextlib
+import io
 import os
 import re
 import subprocess
@@ -22,8 +24,13 @@ def blocks(page, language):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_python_blocks_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for block in blocks(page, "python"):
-        exec(compile(block, str(page), "exec"), {"__name__": "docs"})
+    for block, shown in re.findall(
+        r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", page.read_text("utf-8"), re.DOTALL
+    ):
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile(block, str(page), "exec"), {"__name__": "docs"})
+        assert not shown or printed.getvalue() == shown
 
 
 def test_what_the_readme_writes_is_there(tmp_path, monkeypatch, capsys):
