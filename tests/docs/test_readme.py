@@ -43,6 +43,24 @@ def test_what_the_readme_writes_is_there(tmp_path, monkeypatch, capsys):
     assert load_data("mine.npz").num_classes == 2
 
 
+def test_the_commands_on_ones_own_files_do_what_is_said(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    texts = [page.read_text(encoding="utf-8") for page in READMES]
+    for block in blocks(READMES[0], "python"):
+        if "def build" in block:
+            Path("mine.py").write_text(block, encoding="utf-8")
+        elif "runs/mine" in block:
+            exec(compile(block, "README.md", "exec"), {"__name__": "docs"})
+    for command, status in [("check mine.py:build", 1), ("report runs/mine", 0), ("watch runs/mine", 0)]:
+        assert all(f"kilolayer {command}" in text for text in texts)
+        command_line = [sys.executable, "-m", "kilolayer", *command.split()]
+        done = subprocess.run(command_line, capture_output=True, text=True, check=False)
+        assert done.returncode == status, (command, done.stderr)
+        if command.startswith("check"):
+            assert all(f"    {done.stdout.splitlines()[0]}\n" in text for text in texts)
+    assert Path("runs/mine/report.html").is_file()
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):

@@ -26,6 +26,10 @@ class TrainingRun:
         nonfinite_step: the step whose loss was not finite, where the run ended.
         seconds: how long it took.
         is_cut_short: the time was over before the steps were.
+
+    Examples:
+        >>> TrainingRun(losses=[2.3, 0.4]).nonfinite_step is None
+        True
     """
 
     losses: list[float] = field(default_factory=list)

@@ -13,7 +13,12 @@ SEVERITIES = ("info", "warning", "error")
 
 @dataclass(frozen=True)
 class Rival:
-    """Another cause that could look like this one, and the measurement that rules it out."""
+    """Another cause that could look like this one, and the measurement that rules it out.
+
+    Examples:
+        >>> Rival("lr-too-high", "the first update changes weights by 3.6e-03 of their size").cause
+        'lr-too-high'
+    """
 
     cause: str
     ruled_out_by: str
@@ -30,6 +35,9 @@ class Finding:
     ``measured`` and ``predicted`` are the same quantity, which ``formula`` names; ``None`` where a cause has
     no number. ``confidence`` lies in 0..1. ``evidence`` holds the rows (as dictionaries) the rule read,
     ``consequences`` the findings this one explains.
+
+    Raises:
+        ValueError: unknown ``severity``, or ``confidence`` outside 0..1.
     """
 
     code: str

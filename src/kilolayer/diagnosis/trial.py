@@ -19,6 +19,10 @@ class Trial:
         steps: steps of each run.
         losses_before, losses_after: the losses of each step.
         note: what else there is to say, such as why an edit could not be made.
+
+    Examples:
+        >>> Trial("warm-up", loss_before=3.42, loss_after=3.40, helped=False).helped
+        False
     """
 
     name: str

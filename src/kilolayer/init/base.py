@@ -12,7 +12,13 @@ from kilolayer.schemes.suggest import unknown_name
 
 @dataclass(frozen=True)
 class BaseRule:
-    """A standard deviation from the shape of a matrix; ``std(fan_in, fan_out)``."""
+    """A standard deviation from the shape of a matrix; ``std(fan_in, fan_out)``.
+
+    Examples:
+        >>> rule = BaseRule("lecun", "1/sqrt(fan_in)", lambda fan_in, fan_out: fan_in**-0.5)
+        >>> rule.std(64, 256)
+        0.125
+    """
 
     name: str
     text: str

@@ -28,6 +28,14 @@ def plan_deep_mlp(model: nn.Module, scheme: Scheme, *, chain_init: str = "kaimin
 
     Raises:
         ValueError: unknown ``chain_init``.
+
+    Examples:
+        >>> import kilolayer as kl
+        >>> model = kl.nn.build_deep_mlp(scheme="residual-scaled", num_blocks=50, width=16,
+        ...                              in_features=8, num_classes=4)
+        >>> plan = plan_deep_mlp(model, kl.schemes.get_scheme("residual-scaled"))
+        >>> plan.rows[0].parameter, plan.rows[0].std
+        ('input_projection.weight', 0.5)
     """
     if chain_init not in CHAIN_GAINS:
         raise ValueError(f"chain_init {chain_init!r} is unknown; use one of {', '.join(CHAIN_GAINS)}")

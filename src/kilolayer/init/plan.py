@@ -89,6 +89,13 @@ def apply_init(model: nn.Module, plan: InitPlan, *, generator: torch.Generator |
 
     Raises:
         ValueError: the plan names a parameter the model lacks, or leaves one of the model's out.
+
+    Examples:
+        >>> import torch, kilolayer as kl
+        >>> layer = kl.nn.TransformerEncoderLayer(8, 2, 16, scheme="deepnorm", num_layers=24)
+        >>> plan = kl.init.plan_init(kl.nn.TransformerEncoder(layer, 24), "deepnorm")
+        >>> len(apply_init(kl.nn.TransformerEncoder(layer, 24), plan, generator=torch.Generator().manual_seed(0)))
+        288
     """
     parameters = dict(model.named_parameters())
     _check_coverage(parameters, (row.parameter for row in plan.rows))

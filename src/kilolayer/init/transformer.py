@@ -29,7 +29,15 @@ def attends_to_memory(layer: nn.Module) -> bool:
 
 
 def init_layer(layer: nn.Module, *, base: str = TRANSFORMER_BASE) -> None:
-    """Draw the parameters of one of kilolayer's layers from the plan of its own scales."""
+    """Draw the parameters of one of kilolayer's layers from the plan of its own scales.
+
+    Examples:
+        >>> import kilolayer as kl
+        >>> layer = kl.nn.TransformerEncoderLayer(64, 4, 256, scheme="deepnorm", num_layers=100)
+        >>> init_layer(layer)
+        >>> round(layer.linear1.weight.std().item(), 3)  # 0.188 times sqrt(2 / (64 + 256))
+        0.015
+    """
     scales: Any = layer.scales
     rows = list(plan_layer(layer, scales, base=get_base_rule(base)))
     planned = {row.parameter for row in rows}
@@ -49,6 +57,15 @@ def plan_layer(
     The value rows of a packed ``in_proj_weight``, ``out_proj``, ``linear1`` and ``linear2`` get the gains of
     their roles; the query and key rows and the gate rows of a gated ``linear1`` get theirs, 1 under most
     schemes. Each part of a packed matrix has its own fans.
+
+    Examples:
+        >>> import kilolayer as kl
+        >>> from kilolayer.init import get_base_rule
+        >>> layer = kl.nn.TransformerEncoderLayer(8, 2, 16, scheme="deepnorm", num_layers=24)
+        >>> scheme, depth = kl.schemes.get_scheme("deepnorm"), kl.schemes.Depth(encoder_layers=24)
+        >>> scales = [scheme.at(depth, index) for index in (0, 1)]
+        >>> next(plan_layer(layer, scales, base=get_base_rule("xavier"))).reason
+        'self-attention query: Xavier normal, sqrt(2/(fan_in+fan_out))'
     """
     prefix = f"{path}." if path else ""
     names = ["self_attn", "multihead_attn"] if attends_to_memory(layer) else ["self_attn"]

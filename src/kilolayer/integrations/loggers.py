@@ -21,7 +21,18 @@ MLFLOW_REPLACED = str.maketrans({"#": "_", ":": "."})
 
 
 class MonitorLogger(Protocol):
-    """Where the monitor's numbers go; anything with these two methods will do."""
+    """Where the monitor's numbers go; anything with these two methods will do.
+
+    Examples:
+        >>> class Printer:
+        ...     def log_values(self, values, step):
+        ...         print(step, sorted(values)[0])
+        ...     def log_histogram(self, name, values, step):
+        ...         print(step, name, values.shape)
+        >>> logger: MonitorLogger = Printer()
+        >>> logger.log_values({"kilolayer/update_ratio/blocks/median": 1e-3}, 10)
+        10 kilolayer/update_ratio/blocks/median
+    """
 
     def log_values(self, values: Mapping[str, float], step: int) -> None:
         """Numbers of one step by name, such as ``kilolayer/update_ratio/encoder.layers/median``."""
@@ -89,6 +100,11 @@ class TensorBoardLogger:
 
     Raises:
         ImportError: TensorBoard is not installed.
+
+    Examples:
+        >>> import tempfile
+        >>> logger = TensorBoardLogger(tempfile.mkdtemp())  # doctest: +SKIP
+        >>> logger.log_values({"kilolayer/update_ratio/blocks/median": 1e-3}, 10)  # doctest: +SKIP
     """
 
     def __init__(self, target: Any):

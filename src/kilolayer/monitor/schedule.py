@@ -16,6 +16,11 @@ class EverySteps:
 
     Raises:
         ValueError: ``interval`` < 1.
+
+    Examples:
+        >>> schedule = EverySteps(10)
+        >>> [step for step in range(30) if schedule(step)]
+        [0, 10, 20]
     """
 
     interval: int

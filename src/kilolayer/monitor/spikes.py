@@ -115,6 +115,17 @@ def trace_spike(recording: Recording, step: int, *, window: int = WINDOW, num_sd
 
     Raises:
         ValueError: a recording without the gradient norm of that step.
+
+    Examples:
+        >>> from kilolayer.recording import RecordingWriter, Site
+        >>> writer = RecordingWriter()
+        >>> writer.sites.append(Site("0.weight", "0", "weight", 0))
+        >>> for step in range(40):
+        ...     norm = 9.0 if step == 39 else 1.0 + 0.01 * (step % 2)
+        ...     writer.add(step, "0.weight", "param_grad", "l2_norm", norm)
+        ...     writer.add(step, "run", "run", "grad_norm", norm)
+        >>> trace_spike(writer.close(), 39).rises[0].site
+        '0.weight'
     """
     triage = _Triage(recording, window, num_sds)
     at = np.flatnonzero(triage.steps == step)

@@ -55,6 +55,11 @@ class ChainBlock(nn.Module):
     """A block without skip: ``activation(norm(linear(x)))``, the norm optional.
 
     Shape: ``(batch, width) -> (batch, width)``.
+
+    Examples:
+        >>> import torch
+        >>> ChainBlock(nn.Linear(4, 4), nn.LayerNorm(4), activation=torch.relu)(torch.randn(2, 4)).shape
+        torch.Size([2, 4])
     """
 
     def __init__(self, linear: nn.Module, norm: nn.Module | None = None, *, activation: Activation | None = None):
@@ -74,6 +79,11 @@ class ScaledNorm(nn.Module):
     """``scale * norm(x)``, for a norm slot whose output a scheme scales.
 
     Shape: ``(*, width) -> (*, width)``.
+
+    Examples:
+        >>> import torch
+        >>> ScaledNorm(nn.LayerNorm(4), 0.5)(torch.randn(2, 4)).std(correction=0, dim=-1).round(decimals=2).tolist()
+        [0.5, 0.5]
     """
 
     def __init__(self, norm: nn.Module, scale: float):
@@ -147,6 +157,12 @@ class BridgedLayer(nn.Module):
     """Residual branches one behind the other, the last of which adds ``layer_skip_scale`` times the layer's input.
 
     Shape: ``(*, width) -> (*, width)``.
+
+    Examples:
+        >>> import torch
+        >>> branches = [Residual(nn.Linear(4, 4)), Residual(nn.Linear(4, 4), post_norm=nn.LayerNorm(4))]
+        >>> BridgedLayer(branches, 1.0)(torch.randn(2, 4)).shape
+        torch.Size([2, 4])
 
     Reference: Takase et al. 2022, arXiv:2206.00330, eq. 5 (B2T connection).
     """

@@ -16,6 +16,12 @@ class DeepMLP(nn.Module):
     """``head(final_norm(blocks(input_projection(x))))``.
 
     Shape: ``(batch, in_features) -> (batch, num_classes)``.
+
+    Examples:
+        >>> import torch
+        >>> model = DeepMLP(nn.Linear(8, 4), [ChainBlock(nn.Linear(4, 4))], nn.Linear(4, 3), final_norm=nn.LayerNorm(4))
+        >>> model(torch.randn(2, 8)).shape
+        torch.Size([2, 3])
     """
 
     def __init__(
@@ -49,6 +55,13 @@ def build_block(scales: BranchScales, width: int, norm: str = "layer", *, activa
 
     Raises:
         ValueError: an unknown norm or activation.
+
+    Examples:
+        >>> import torch
+        >>> from kilolayer.schemes import Depth, get_scheme
+        >>> scales = get_scheme("deepnorm").at(Depth(encoder_layers=24), 0)
+        >>> build_block(scales, 8)(torch.randn(2, 8)).shape
+        torch.Size([2, 8])
     """
     function = get_elementwise(activation)
     slots = {slot: build_norm(norm, width) for slot in scales.norm_slots}

@@ -25,6 +25,10 @@ def build_norm(
 
     Raises:
         ValueError: unknown kind.
+
+    Examples:
+        >>> build_norm("rms", 8)
+        RMSNorm((8,), eps=1e-05, elementwise_affine=True)
     """
     if kind == "layer":
         return nn.LayerNorm(width, eps=eps, bias=bias, device=device, dtype=dtype)

@@ -34,12 +34,12 @@ class Recording:
         ValueError: rows with other columns.
 
     Examples:
-        >>> import pyarrow as pa
+        >>> from kilolayer.recording import RecordingWriter
         >>> writer = RecordingWriter()
-        >>> writer.add(0, "run", "run", "loss", 2.3)
+        >>> writer.add(0, "run", "run", "loss", 2.5)
         >>> recording = writer.close()
-        >>> recording.series("run", "run", "loss")[1].round(1).tolist()
-        [2.3]
+        >>> recording.series("run", "run", "loss")[1].tolist()
+        [2.5]
     """
 
     def __init__(self, rows: pa.Table | RowSource, sites: Sequence[Site] = (), facts: dict[str, Any] | None = None):
@@ -175,6 +175,7 @@ class Recording:
 
         Examples:
             >>> import tempfile
+            >>> from kilolayer.recording import RecordingWriter
             >>> with tempfile.TemporaryDirectory() as folder:
             ...     len(Recording.load(RecordingWriter().close().save(folder)))
             0

@@ -24,6 +24,14 @@ class Site:
     (after its norm under post-norm), or, in a block without skip, the pre-activation.
     ``norm_placement`` and the scales describe the residual branch that ends at the site (``"none"`` and
     ``None`` where there is no norm and no skip).
+
+    Raises:
+        ValueError: unknown ``kind``.
+
+    Examples:
+        >>> site = Site("layers.0.norm1:out", "layers.0.norm1", "norm", 3, branch_index=0, stream=True)
+        >>> site.name, site.branch_index, site.norm_placement
+        ('layers.0.norm1:out', 0, 'none')
     """
 
     name: str

@@ -82,6 +82,12 @@ class RecordingWriter:
     Raises:
         FileExistsError: the folder already holds a recording, or is a file.
         ValueError: ``part_rows`` below 1.
+
+    Examples:
+        >>> writer = RecordingWriter()
+        >>> writer.add(0, "run", "run", "loss", 2.3)
+        >>> writer.close()
+        Recording(1 rows, 0 sites, 1 steps)
     """
 
     def __init__(self, folder: str | Path | None = None, *, part_rows: int = 500_000):

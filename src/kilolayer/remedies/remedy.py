@@ -35,7 +35,13 @@ class SetupLike(Protocol):
 
 
 class Unsuitable(ValueError):
-    """An edit that this set-up has no place for; the message is a sentence that says why."""
+    """An edit that this set-up has no place for; the message is a sentence that says why.
+
+    Examples:
+        >>> raise Unsuitable("there is no optimizer whose rate could be lowered")
+        Traceback (most recent call last):
+        kilolayer.remedies.remedy.Unsuitable: there is no optimizer whose rate could be lowered
+    """
 
 
 @dataclass(frozen=True)

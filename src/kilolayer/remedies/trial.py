@@ -89,6 +89,18 @@ def prove(
 
     Raises:
         SharedObjects: ``build`` returns the same model or optimizer twice.
+
+    Examples:
+        >>> import torch, kilolayer as kl
+        >>> def build():
+        ...     torch.manual_seed(0)
+        ...     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3))
+        ...     inputs = torch.randn(64, 8)
+        ...     optimizer = torch.optim.SGD(model.parameters(), lr=300.0)
+        ...     return model, inputs, inputs[:, :3].argmax(1), torch.nn.CrossEntropyLoss(), optimizer
+        >>> trials = kl.check(build, steps=20).trials  # which calls it
+        >>> [trial.name for trial in trials if trial.helped][:1]
+        ['lower learning rate']
     """
     remedies = remedies_for(finding)
     if not any(remedy.edit is not None for remedy in remedies):

@@ -37,7 +37,15 @@ def to_json(obj: Any, *, indent: int | None = None) -> str:
 
 
 def to_plain(obj: Any) -> Any:
-    """``obj`` in dictionaries, lists, strings, numbers and ``None`` only, as :func:`to_json` writes it."""
+    """``obj`` in dictionaries, lists, strings, numbers and ``None`` only, as :func:`to_json` writes it.
+
+    Raises:
+        TypeError: something for which JSON has no form.
+
+    Examples:
+        >>> to_plain({"loss": float("nan"), "steps": (1, 2)})
+        {'loss': None, 'steps': [1, 2]}
+    """
     if obj is None or isinstance(obj, (str, bool)):
         return str(obj) if isinstance(obj, str) else obj
     if isinstance(obj, np.bool_):

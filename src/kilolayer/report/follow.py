@@ -31,6 +31,11 @@ class Glance:
         state: what became of the process that writes it.
         view: what is saved so far; ``None`` while there is nothing.
         age_s: seconds since something was saved.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> Glance(Path("runs/a"), "waiting").view is None
+        True
     """
 
     folder: Path

@@ -32,6 +32,13 @@ class LiveView:
 
             with kl.Monitor(model, optimizer, out="runs/a") as monitor, kl.report.LiveView("runs/a"):
                 train(model, optimizer, monitor)
+
+    Examples:
+        >>> import tempfile, torch, kilolayer as kl
+        >>> folder, model = tempfile.mkdtemp() + "/a", torch.nn.Linear(2, 1)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> with kl.Monitor(model, optimizer, out=folder), LiveView(folder):  # doctest: +SKIP
+        ...     train(model, optimizer)
     """
 
     def __init__(self, folder: str | Path, *, every_s: float = 5.0):

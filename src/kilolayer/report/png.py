@@ -46,12 +46,29 @@ def save_png(runs: Sequence[RunView], path: str | Path, *, title: str) -> Path:
 
     Raises:
         ImportError: matplotlib (of the ``report`` extra) is not installed.
+
+    Examples:
+        >>> import tempfile
+        >>> from kilolayer.recording import RecordingWriter
+        >>> from kilolayer.report import RunView
+        >>> save_png([RunView("a", RecordingWriter().close())], tempfile.mkdtemp() + "/a.png", title="one run").name
+        'a.png'
     """
     return replace_file(Path(path), draw_png(runs, title=title))
 
 
 def draw_png(runs: Sequence[RunView], *, title: str) -> bytes:
-    """The picture of :func:`save_png` as bytes."""
+    """The picture of :func:`save_png` as bytes.
+
+    Raises:
+        ImportError: matplotlib (of the ``report`` extra) is not installed.
+
+    Examples:
+        >>> from kilolayer.recording import RecordingWriter
+        >>> from kilolayer.report import RunView
+        >>> draw_png([RunView("a", RecordingWriter().close())], title="one run")[1:4]
+        b'PNG'
+    """
     try:
         from matplotlib import rc_context
         from matplotlib.figure import Figure

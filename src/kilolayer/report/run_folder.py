@@ -59,6 +59,15 @@ def find_runs(folder: str | Path) -> list[Path]:
 
     Raises:
         FileNotFoundError: no recording is there.
+
+    Examples:
+        >>> import tempfile
+        >>> from kilolayer.recording import RecordingWriter
+        >>> folder = tempfile.mkdtemp()
+        >>> for name in ("a", "b"):
+        ...     _ = RecordingWriter().close().save(f"{folder}/{name}")
+        >>> [run.name for run in find_runs(folder)]
+        ['a', 'b']
     """
     folder = Path(folder)
     if recording_folders(folder):
@@ -115,6 +124,13 @@ def load_run(folder: str | Path, *, name: str = "") -> RunView:
     Raises:
         FileNotFoundError: it holds no recording.
         ValueError: a damaged recording or file, or one from a newer kilolayer.
+
+    Examples:
+        >>> import tempfile
+        >>> from kilolayer.recording import RecordingWriter
+        >>> folder = RecordingWriter().close().save(tempfile.mkdtemp() + "/mine")
+        >>> load_run(folder).name
+        'mine'
     """
     folder = Path(folder)
     places = recording_folders(folder)

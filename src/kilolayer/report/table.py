@@ -149,7 +149,12 @@ def render_table(
 
 
 def to_text(renderable: Any, *, width: int = 80) -> str:
-    """A Rich renderable as plain text: what a pipe gets."""
+    """A Rich renderable as plain text: what a pipe gets.
+
+    Examples:
+        >>> to_text("one line", width=20)
+        'one line\\n'
+    """
     console = Console(width=width, color_system=None, force_terminal=False, legacy_windows=False)
     with console.capture() as capture:
         console.print(renderable)

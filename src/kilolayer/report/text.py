@@ -127,7 +127,12 @@ def format_range(low: Any, high: Any, *, digits: int = 2) -> str:
 
 
 def format_value(value: Any, *, limit: int = 120) -> str:
-    """A fact or summary entry as one line of inert text: numbers compact, lists joined, the rest by ``str``."""
+    """A fact or summary entry as one line of inert text: numbers compact, lists joined, the rest by ``str``.
+
+    Examples:
+        >>> format_value([0.123456, 2]), format_value("a\\nb")
+        ('0.123, 2', 'a\\\\nb')
+    """
     if value is None or isinstance(value, (bool, int, float, np.number, np.bool_)):
         return format_number(value)
     if isinstance(value, (list, tuple)):

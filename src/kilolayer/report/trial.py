@@ -22,6 +22,9 @@ class TrialView:
             that was not finite is NaN.
         note: what else there is to say.
 
+    Raises:
+        ValueError: a curve that is not one loss per step.
+
     Examples:
         >>> trial = TrialView("deepnorm", 3.42, 0.02, True, {"before": [3.4, 3.42], "after": [3.4, 0.02]})
         >>> trial.curves["after"].tolist()

@@ -28,6 +28,14 @@ def watch_run(folder: str | Path, console: Console, *, every_s: float = 2.0) -> 
 
     Raises:
         ValueError: ``every_s`` not positive, or files that are damaged or from a newer kilolayer.
+
+    Examples:
+        >>> import tempfile
+        >>> from rich.console import Console
+        >>> from kilolayer.recording import RecordingWriter
+        >>> folder = RecordingWriter().close().save(tempfile.mkdtemp() + "/a")
+        >>> watch_run(folder, Console(quiet=True)).state
+        'finished'
     """
     if not every_s > 0:
         raise ValueError(f"every_s must be > 0, got {every_s}")

@@ -55,6 +55,11 @@ class BranchScales:
 
     Raises:
         ValueError: a ``norm_placement`` with an unknown slot.
+
+    Examples:
+        >>> scales = BranchScales(norm_placement="post", skip_scale=3.13, init_gain=0.226)
+        >>> scales.gain("value"), scales.gain("query")
+        (0.226, 1.0)
     """
 
     norm_placement: str = "none"

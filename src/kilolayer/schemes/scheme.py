@@ -43,6 +43,12 @@ class Scheme:
         from_profile: turns a :data:`Profile` into scales, for a scheme that needs a profiling pass.
         embedding_gain: factor on the initial token embeddings of a stack.
         head_gain: factor on the initial output head; 0 starts it at zero.
+
+    Examples:
+        >>> from kilolayer.schemes import Depth, get_scheme
+        >>> scheme = get_scheme("deepnorm")
+        >>> scheme.counts, scheme.at(Depth(encoder_layers=8), 0).skip_scale
+        ('branches', 2.0)
     """
 
     name: str

@@ -22,6 +22,13 @@ def render_structure(structure: Structure, *, width: int = 80) -> str:
     Args:
         structure: from :func:`kilolayer.read_structure`.
         width: columns; a drawing that needs more has its names cut.
+
+    Examples:
+        >>> import torch, kilolayer as kl
+        >>> layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        >>> structure = kl.read_structure(torch.nn.TransformerEncoder(layer, 3), (torch.zeros(2, 4, 8),))
+        >>> print(render_structure(structure).splitlines()[0])
+        6 residual sums in 1 chain, wired as post-ln
     """
     lines = [_headline(structure)]
     for number, chain in enumerate(structure.chains):

@@ -27,6 +27,14 @@ def load_model(target: str) -> tuple[nn.Module, Any]:
         ValueError: no such function, an error of the user's own code, or something else returned; the message
             says where.
         FileNotFoundError: no such file.
+
+    Examples:
+        >>> import pathlib, tempfile
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "mine.py"
+        >>> _ = path.write_text("import torch\\ndef build(): return torch.nn.Linear(2, 1), torch.zeros(3, 2)")
+        >>> model, inputs = load_model(f"{path}:build")
+        >>> model
+        Linear(in_features=2, out_features=1, bias=True)
     """
     function = load_function(target)
     result = _run(function, target)

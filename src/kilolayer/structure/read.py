@@ -44,6 +44,7 @@ def read_structure(model: Any, inputs: Any = None) -> Structure:
         ValueError: the model has parameters without a shape yet.
 
     Examples:
+        >>> import torch
         >>> layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
         >>> structure = read_structure(nn.TransformerEncoder(layer, 3), (torch.zeros(2, 4, 8),))
         >>> len(structure.branches), structure.branches[0].norm_placement, structure.scheme

@@ -33,6 +33,13 @@ class Activation:
         value: phi, elementwise.
         derivative: phi', elementwise.
         is_homogeneous: whether ``phi(c x) = c phi(x)`` for every c > 0.
+
+    Examples:
+        >>> import numpy as np
+        >>> from kilolayer.theory import get_activation
+        >>> relu = get_activation("relu")
+        >>> relu.is_homogeneous, relu.derivative(np.array([-2.0, 3.0])).tolist()
+        (True, [0.0, 1.0])
     """
 
     name: str

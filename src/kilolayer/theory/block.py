@@ -143,6 +143,10 @@ class HeadSpec:
 
     Raises:
         ValueError: a size below 1, a negative std, an unknown activation or norm.
+
+    Examples:
+        >>> HeadSpec(width=256, num_outputs=10, weight_std=1 / 16).norm_kind is None
+        True
     """
 
     width: int

@@ -101,6 +101,8 @@ def projection_gram(inputs: Array, weight_std: float) -> Array:
 def uniform_gram(num_samples: int, *, second_moment: float = 1.0, cosine: float = 0.0) -> Array:
     """A Gram matrix where all samples have one size and all pairs one cosine, for when the data are not at hand.
 
+    Shape: the matrix ``(num_samples, num_samples)``.
+
     Examples:
         >>> uniform_gram(2, second_moment=2.0, cosine=0.25)
         array([[2. , 0.5],

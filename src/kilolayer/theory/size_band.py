@@ -19,6 +19,12 @@ class SizeBand:
     Attributes:
         log_median: natural logarithm of the median.
         log_std: standard deviation of that logarithm.
+
+    Examples:
+        >>> import numpy as np
+        >>> band = SizeBand(np.log([1.0, 2.0]), np.array([0.0, 0.1]))
+        >>> band.median.round(2).tolist()
+        [1.0, 2.0]
     """
 
     log_median: Array

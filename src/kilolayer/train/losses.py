@@ -21,6 +21,7 @@ def token_loss(logits: Tensor, targets: Tensor, *, label_smoothing: float = 0.0,
     Shape: logits ``(num_tokens, vocab_size)``, targets ``(num_tokens,)``, int64.
 
     Examples:
+        >>> import torch
         >>> loss = token_loss(torch.zeros(3, 8), torch.tensor([0, 1, 2]), z_loss=1.0)
         >>> round(float(loss.nats) / 3, 4), round(float(loss.objective) / 3, 4)  # ln 8, ln 8 + (ln 8)^2
         (2.0794, 6.4035)

@@ -90,6 +90,12 @@ def load_recording(folder: str | Path) -> Recording:
 
     Raises:
         FileNotFoundError: nothing was recorded yet, or the monitor was off.
+
+    Examples:
+        >>> import tempfile
+        >>> from kilolayer.train import language, train
+        >>> recipe = language(data="python-library", decoder_layers=1, width=16, steps=2)  # doctest: +SKIP
+        >>> recording = load_recording(train(recipe, tempfile.mkdtemp()).folder)  # doctest: +SKIP
     """
     folder = Path(folder)
     if (folder / RECORDING).is_dir():

@@ -76,6 +76,14 @@ def plan_width_transfer(model: nn.Module, recipe: Recipe) -> InitPlan:
 
     Matrices have ``std(base shape) / sqrt(m)``, a head of its own ``std(base shape) / m``; the rest is as the
     scheme plans it.
+
+    Examples:
+        >>> from kilolayer.nn import CausalLM, TransformerConfig
+        >>> from kilolayer.train import language
+        >>> recipe = language(data="python-library", scheme="pre-ln", decoder_layers=1, width=64, base_width=16)
+        >>> model = CausalLM(TransformerConfig(decoder_layers=1, width=64, num_heads=4, vocab_size=32))
+        >>> plan_width_transfer(model, recipe).rows[0].parameter
+        'embedding.tokens.weight'
     """
     rule, ratio = get_base_rule(recipe.init), width_ratio(recipe)
     plan = plan_init(model, recipe.resolved_scheme, base=recipe.init)
