@@ -13,18 +13,30 @@ from torch.optim import Optimizer
 from kilolayer.convert.branches import Refusal
 from kilolayer.convert.carriers import carry, close_fast_paths, multiply
 from kilolayer.convert.example_inputs import example_inputs
-from kilolayer.convert.optimizers import repoint, rescale_state
+from kilolayer.convert.made_for import check_made_for
+from kilolayer.convert.optimizers import as_optimizers, repoint, rescale_state
 from kilolayer.convert.own_layers import place_under
 from kilolayer.convert.plan import Conversion, ConversionPlan
 from kilolayer.convert.snapshot import Snapshot
-from kilolayer.convert.verify import largest_difference, run_all, tolerance_of
+from kilolayer.convert.verify import (
+    check_has_values,
+    check_unwrapped,
+    check_verifiable,
+    largest_difference,
+    run_all,
+    tolerance_of,
+)
 
 ROUNDINGS = 4
 """Scaling a weight, multiplying with it and scaling the product back round about this many times."""
 
 
 def apply_conversion(
-    model: nn.Module, plan: ConversionPlan, *, inputs: Any = None, optimizer: Optimizer | None = None
+    model: nn.Module,
+    plan: ConversionPlan,
+    *,
+    inputs: Any = None,
+    optimizer: Optimizer | Sequence[Optimizer] | None = None,
 ) -> Conversion:
     """Change a model in place as a plan says, verify that its outputs stayed, and return what was done.
 
@@ -38,12 +50,14 @@ def apply_conversion(
         model: the model the plan was made for.
         plan: from :func:`plan_conversion`.
         inputs: further inputs to verify with; those of the plan are used anyway.
-        optimizer: trains the model; what it remembers of rescaled parameters is rescaled, and it goes on with the
-            parameters the model has then.
+        optimizer: trains the model, or several that do; what it remembers of rescaled parameters is rescaled, and it
+            goes on with the parameters the model has then.
 
     Raises:
-        ValueError: a plan for another model, or no inputs to verify with; as
-            :class:`~kilolayer.convert.Refusal`, a conversion whose outputs differ.
+        TypeError: no plan, or an optimizer that is none.
+        ValueError: a plan for another model, or one that was converted since; an optimizer that trains another; no
+            inputs to verify with, or outputs that are no numbers; as :class:`~kilolayer.convert.Refusal`, a conversion
+            whose outputs differ.
 
     Examples:
         >>> from kilolayer import plan_conversion
@@ -54,17 +68,20 @@ def apply_conversion(
     """
     if not isinstance(plan, ConversionPlan):
         raise TypeError(f"plan must be a ConversionPlan, got {type(plan).__name__}; make one with plan_conversion")
-    _check_fits(model, plan)
+    check_made_for(model, plan.model_class, plan.made_for)
+    check_has_values(model)
+    optimizers = as_optimizers(optimizer, model)
+    if plan.form == "rewired":
+        check_unwrapped(model)
     if plan.form == "rewired" or plan.init is not None:
         from kilolayer.convert.fresh import apply_fresh
 
-        done = apply_fresh(model, plan, optimizer=optimizer)
+        done = apply_fresh(model, plan, optimizers=optimizers)
         _record(model, plan)
         return done
     samples = _samples(model, plan, inputs)
     before = run_all(model, samples)
-    if not any(before):
-        raise ValueError(f"{type(model).__name__} returns no floating-point tensor, so nothing can be verified")
+    check_verifiable(before, type(model).__name__)
     old = dict(model.named_parameters())
     with Snapshot(model, _scaled_parameters(plan)) as snapshot:
         try:
@@ -80,8 +97,8 @@ def apply_conversion(
             snapshot.restore()
             raise
     _record(model, plan)
-    if optimizer is not None:
-        _carry_over(model, plan, optimizer, old)
+    if optimizers:
+        _carry_over(model, plan, optimizers, old)
     return Conversion(plan, dict(plan.names), difference, tolerance)
 
 
@@ -104,14 +121,6 @@ def _rounding_noise(
         signs = torch.randint(0, 2, parameter.shape, generator=generator).to(parameter) * 2 - 1
         parameter.add_(parameter * signs * torch.finfo(parameter.dtype).eps)
     return largest_difference(before, run_all(model, samples))
-
-
-def _check_fits(model: nn.Module, plan: ConversionPlan) -> None:
-    names = {name for name, _ in model.named_parameters()}
-    missing = sorted(set(plan.names) - names)
-    if type(model).__name__ != plan.model_class or missing:
-        what = f"it lacks {missing[0]}" if missing else f"this is a {type(model).__name__}"
-        raise ValueError(f"the plan was made for another model, a {plan.model_class}: {what}; plan this model anew")
 
 
 def _samples(model: nn.Module, plan: ConversionPlan, inputs: Any) -> list[Any]:
@@ -141,15 +150,27 @@ def change_in_place(model: nn.Module, plan: ConversionPlan) -> None:
 
 
 def _record(model: nn.Module, plan: ConversionPlan) -> None:
-    """Say in a Hugging Face config what the model is, so that it can be made so again when it is loaded."""
-    config: Any = getattr(model, "config", None)
-    if config is None or not hasattr(config, "to_dict") or plan.form == "kilolayer":
+    """Say in Hugging Face configs what the model is, so that it can be made so again when it is loaded."""
+    if plan.form == "kilolayer":
         return
-    if plan.scheme.name == "post-ln" and plan.form == "carried":
-        if hasattr(config, "kilolayer"):
-            del config.kilolayer
-        return
-    config.kilolayer = scheme_entry(plan)
+    for config in configs_around(model, [change.norm or change.path for change in plan.changes]):
+        if plan.scheme.name == "post-ln" and plan.form == "carried":
+            if hasattr(config, "kilolayer"):
+                del config.kilolayer
+        else:
+            config.kilolayer = scheme_entry(plan)
+
+
+def configs_around(model: nn.Module, paths: Iterable[str]) -> list[Any]:
+    """The Hugging Face configs of a model, or of one inside it, that holds all of these modules."""
+    paths = list(paths)
+    found: dict[int, Any] = {}
+    for path, module in model.named_modules():
+        config: Any = getattr(module, "config", None)
+        is_around = not path or all(one.startswith(f"{path}.") for one in paths)
+        if is_around and hasattr(config, "to_dict"):
+            found[id(config)] = config
+    return list(found.values())
 
 
 def scheme_entry(plan: ConversionPlan) -> dict[str, Any]:
@@ -164,9 +185,11 @@ def scheme_entry(plan: ConversionPlan) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def _carry_over(model: nn.Module, plan: ConversionPlan, optimizer: Optimizer, old: dict[str, nn.Parameter]) -> None:
+def _carry_over(
+    model: nn.Module, plan: ConversionPlan, optimizers: Sequence[Optimizer], old: dict[str, nn.Parameter]
+) -> None:
     for change in plan.changes:
-        for name in change.parameters:
-            if change.factor != 1.0:
+        for name in change.parameters if change.factor != 1.0 else ():
+            for optimizer in optimizers:
                 rescale_state(optimizer, old[name], change.factor)
-    repoint(optimizer, old, dict(model.named_parameters()), origins={new: name for name, new in plan.names.items()})
+    repoint(optimizers, old, dict(model.named_parameters()), origins={new: name for name, new in plan.names.items()})

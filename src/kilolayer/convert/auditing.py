@@ -13,6 +13,7 @@ from kilolayer.convert.audit_scales import check_skip_scales, check_stored_depth
 from kilolayer.convert.branches import Network
 from kilolayer.convert.own_layers import own_layers
 from kilolayer.convert.planning import read_branches
+from kilolayer.convert.verify import check_has_values
 from kilolayer.schemes import Depth, Scheme, get_scheme
 
 Verdict = Literal["ok", "fault", "not evaluated"]
@@ -95,7 +96,7 @@ def audit(
 
     Raises:
         TypeError: no model.
-        ValueError: an unknown scheme, inputs that are needed, or a model without residual sums.
+        ValueError: an unknown scheme, inputs that are needed, or a model without residual sums or without values.
 
     Examples:
         >>> from kilolayer.nn import TransformerEncoder, TransformerEncoderLayer
@@ -108,6 +109,7 @@ def audit(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+    check_has_values(model)
     claimed = scheme if isinstance(scheme, Scheme) else _claimed(model, scheme, rule)
     network = read_branches(model, inputs)
     return Audit(claimed, network.depth, tuple(_checks(model, network, claimed)))

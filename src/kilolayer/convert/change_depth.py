@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -13,12 +14,19 @@ from kilolayer.convert.branches import Network, Refusal
 from kilolayer.convert.example_inputs import example_inputs
 from kilolayer.convert.layer_lists import LayerList, find_layer_lists, put_layers, restate_depth
 from kilolayer.convert.new_layers import make_identity
-from kilolayer.convert.optimizers import repoint
+from kilolayer.convert.optimizers import as_optimizers, repoint
 from kilolayer.convert.own_layers import own_layers
 from kilolayer.convert.plan import BranchChange, ConversionPlan
 from kilolayer.convert.planning import plan_changes, read_branches
 from kilolayer.convert.snapshot import Snapshot
-from kilolayer.convert.verify import largest_difference, run_all, tolerance_of
+from kilolayer.convert.verify import (
+    check_has_values,
+    check_unwrapped,
+    check_verifiable,
+    largest_difference,
+    run_all,
+    tolerance_of,
+)
 from kilolayer.schemes import RULE_NAMES, Depth, Scheme, Stack, get_scheme
 
 How = Literal["stack", "interpolate", "drop", "exit"]
@@ -63,7 +71,7 @@ def redepth(
     *,
     keep_outputs: bool = True,
     inputs: Any = None,
-    optimizer: Optimizer | None = None,
+    optimizer: Optimizer | Sequence[Optimizer] | None = None,
 ) -> Redepth:
     """Give a trained model another number of layers in every stack, in place.
 
@@ -81,10 +89,10 @@ def redepth(
             keeps evenly spaced layers, the first and the last among them, ``"exit"`` the first ones.
         keep_outputs: false leaves new layers as full copies, which changes the outputs.
         inputs: as for :func:`~kilolayer.convert.plan_conversion`.
-        optimizer: trains the model; new parameters join the group of the layer they come from.
+        optimizer: trains the model, or several that do; new parameters join the group of the layer they come from.
 
     Raises:
-        TypeError: no model, or a number of layers that is no int.
+        TypeError: no model, a number of layers that is no int, or an optimizer that is none.
         ValueError: a way that does not lead to this depth; as :class:`~kilolayer.convert.Refusal`, layers that stand
             in no list or share their weights, a skip scale of no known rule, or outputs that do not stay.
 
@@ -97,6 +105,9 @@ def redepth(
     Reference: Chen et al. 2016, arXiv:1511.05641 (growth that keeps the function); Du et al. 2024,
     arXiv:2405.15319 (stacking).
     """
+    optimizers = as_optimizers(optimizer, model)
+    check_has_values(model)
+    check_unwrapped(model)
     network = read_branches(model, inputs)
     lists = find_layer_lists(model, network)
     sources = {one.stack: source_layers(len(one.layers), num_layers, how) for one in lists}
@@ -106,8 +117,10 @@ def redepth(
     grows = num_layers > len(lists[0].layers)
     before = run_all(model, samples) if grows and keep_outputs else None
     old = dict(model.named_parameters())
+    if before is not None:
+        check_verifiable(before, type(model).__name__)
     with Snapshot(model, old) as snapshot:
-        config_before = restate_depth(model, job.network.depth, job.depth, sources)
+        config_before = restate_depth(model, lists, job.network.depth, job.depth, sources=sources)
         try:
             changes = job.grow(keep_outputs=keep_outputs) if grows else job.shrink(inputs)
             after = run_all(model, samples)
@@ -118,8 +131,8 @@ def redepth(
             config_before.restore()
             raise
     names, origins = job.names(old, dict(model.named_parameters()))
-    if optimizer is not None:
-        repoint(optimizer, old, dict(model.named_parameters()), origins=origins)
+    if optimizers:
+        repoint(optimizers, old, dict(model.named_parameters()), origins=origins)
     new = {stack: _new_layers(one) for stack, one in sources.items()}
     notes = tuple(_notes(grows=grows, keep_outputs=keep_outputs, how=how, sources=sources))
     return Redepth(network.depth, job.depth, scheme, sources, new if grows else {}, changes, names, difference, notes)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 DTYPE_BYTES = {
     "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1,
-    "U16": 2, "U32": 4, "U64": 8, "F8_E4M3": 1, "F8_E5M2": 1,
+    "U16": 2, "U32": 4, "U64": 8, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "C64": 8,
 }  # fmt: skip
 LARGEST_HEADER = 100 * 1024**2
 """Bytes; the format's own limit."""
@@ -64,6 +64,8 @@ def check_checkpoint(directory: str | Path, *, memory_bytes: int | None = None) 
                 raise ValueError(f"{directory} holds {name!r} twice; which of the two is meant is not known")
             shapes[name] = shape
             num_bytes += size
+    if (directory / INDEX).is_file() and (other := shapes.keys() ^ _read_index(directory / INDEX).keys()):
+        raise ValueError(f"{directory / INDEX} and its files do not agree on {min(other)!r}; the index is broken")
     available = _available_memory() if memory_bytes is None else memory_bytes
     if num_bytes > available:
         raise ValueError(
@@ -75,10 +77,7 @@ def check_checkpoint(directory: str | Path, *, memory_bytes: int | None = None) 
 
 def _files(directory: Path) -> Iterator[Path]:
     if (directory / INDEX).is_file():
-        names = _read_json(directory / INDEX).get("weight_map")
-        if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
-            raise ValueError(f"{directory / INDEX} has no weight_map of file names; the index is broken")
-        for name in dict.fromkeys(names.values()):
+        for name in dict.fromkeys(_read_index(directory / INDEX).values()):
             if Path(name).name != name:
                 raise ValueError(f"{directory / INDEX} names {name!r}, a file outside of its directory")
             yield directory / name
@@ -98,11 +97,30 @@ def _no_safetensors(directory: Path) -> str:
     )
 
 
-def _read_json(path: Path) -> Any:
+def _read_index(path: Path) -> dict[str, str]:
+    """Tensor name -> the file that holds it."""
+    index = read_table(path)
+    names = index.get("weight_map")
+    if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
+        raise ValueError(f"{path} has no weight_map of file names; the index is broken")
+    if "metadata" not in index:  # transformers reads it, whatever it says
+        raise ValueError(f"{path} has no metadata; the index is broken")
+    return names
+
+
+def read_table(path: Path) -> dict[str, Any]:
+    """The table that a JSON file holds.
+
+    Raises:
+        ValueError: a file that is no JSON, or holds something else.
+    """
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} holds a {type(found).__name__}, not a table")
+    return found
 
 
 def read_header(path: str | Path) -> dict[str, tuple[tuple[int, ...], int]]:
@@ -119,26 +137,40 @@ def read_header(path: str | Path) -> dict[str, tuple[tuple[int, ...], int]]:
             raise ValueError(f"{path} is no safetensors file: its header of {length} bytes does not fit")
         try:
             header = json.loads(file.read(length))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{path} is no safetensors file: {error}") from error
     if not isinstance(header, dict):
         raise ValueError(f"{path} is no safetensors file: its header is no table")
-    found = {name: _entry(path, name, entry) for name, entry in header.items() if name != "__metadata__"}
-    total = sum(one for _, one in found.values())
-    if total != size - 8 - length:
-        raise ValueError(f"{path} holds {size - 8 - length} bytes of tensors and its header says {total}; it is broken")
-    return found
+    places = {name: _place(path, name, entry) for name, entry in header.items() if name != "__metadata__"}
+    reached = 0
+    for name, (_, start, stop) in sorted(places.items(), key=lambda one: one[1][1:]):
+        if start != reached:
+            raise ValueError(f"{path}: {name!r} starts at byte {start}, the tensor before it ends at {reached}")
+        reached = stop
+    if reached != size - 8 - length:
+        raise ValueError(
+            f"{path} holds {size - 8 - length} bytes of tensors and its header says {reached}; it is broken"
+        )
+    return {name: (shape, stop - start) for name, (shape, start, stop) in places.items()}
 
 
-def _entry(path: Path, name: str, entry: Any) -> tuple[tuple[int, ...], int]:
+def _place(path: Path, name: str, entry: Any) -> tuple[tuple[int, ...], int, int]:
+    """Shape, first byte, and the one behind the last."""
     try:
-        shape, (start, stop) = tuple(int(one) for one in entry["shape"]), entry["data_offsets"]
-        size = math.prod(shape) * DTYPE_BYTES[entry["dtype"]]
+        dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+        (start, stop), num_bytes = offsets, DTYPE_BYTES.get(dtype)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path}: the entry of {name!r} is broken ({error})") from error
-    if min(shape, default=0) < 0 or stop - start != size:
-        raise ValueError(f"{path}: {name!r} of shape {list(shape)} takes {size} bytes, the header says {stop - start}")
-    return shape, size
+    if num_bytes is None:
+        raise ValueError(f"{path}: {name!r} has dtype {dtype!r}, which is not known here")
+    if not isinstance(shape, list) or not all(type(one) is int and one >= 0 for one in (*shape, start, stop)):
+        raise ValueError(f"{path}: {name!r} has shape {shape!r} at bytes {offsets!r}, which are no whole numbers >= 0")
+    if stop - start != math.prod(shape) * num_bytes:
+        raise ValueError(
+            f"{path}: {name!r} of shape {shape} takes {math.prod(shape) * num_bytes} bytes, the header says "
+            f"{stop - start}"
+        )
+    return tuple(shape), start, stop
 
 
 def load_tensors(directory: str | Path) -> dict[str, Tensor]:

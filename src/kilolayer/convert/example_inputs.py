@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from kilolayer.nn.layer import TransformerLayer
 
@@ -18,6 +19,8 @@ def example_inputs(model: nn.Module, *, seed: int = 0) -> tuple[Any, ...] | dict
 
     The global random state is left alone.
     """
+    if isinstance(model, (nn.DataParallel, DistributedDataParallel)):
+        return example_inputs(model.module, seed=seed)
     generator = torch.Generator().manual_seed(seed)
     parameter = next(model.parameters(), None)
     if parameter is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from kilolayer.convert.branches import FoundBranch, Network, Refusal
 from kilolayer.convert.carriers import carry, close_fast_paths
 from kilolayer.convert.example_inputs import example_inputs
 from kilolayer.convert.fresh_init import draw, plan_values
+from kilolayer.convert.made_for import made_for
 from kilolayer.convert.optimizers import repoint
 from kilolayer.convert.own_layers import own_layers
 from kilolayer.convert.plan import BranchChange, Conversion, ConversionPlan, Form
@@ -53,6 +54,7 @@ def plan_fresh(model: nn.Module, network: Network, scheme: Scheme, *, depth: Dep
         init=init,
         names={name: name for name in kept},
         notes=tuple(_notes(network, scheme, form)),
+        made_for=made_for(model),
         inputs=inputs,
         details=(network, dims, wirings),
     )
@@ -172,7 +174,7 @@ def _notes(network: Network, scheme: Scheme, form: Form) -> Iterator[str]:
         yield f"{paths}: {'taken out' if form == 'rewired' else 'stays'}; {scheme.name} has no final norm"
 
 
-def apply_fresh(model: nn.Module, plan: ConversionPlan, *, optimizer: Optimizer | None = None) -> Conversion:
+def apply_fresh(model: nn.Module, plan: ConversionPlan, *, optimizers: Sequence[Optimizer] = ()) -> Conversion:
     """Rewire a model and draw its values; put it back if its branches do not compute what the scheme says."""
     assert plan.init is not None
     network, dims, _ = plan.details
@@ -192,10 +194,11 @@ def apply_fresh(model: nn.Module, plan: ConversionPlan, *, optimizer: Optimizer 
                 f"the rewired {plan.model_class} computes another stream than {plan.scheme_name} says, off by "
                 f"{difference:.2e}; it was put back"
             )
-    if optimizer is not None:
-        for name in drawn:
-            optimizer.state.pop(old[name], None)
-        repoint(optimizer, old, dict(model.named_parameters()), origins=plan.names)
+    if optimizers:
+        for optimizer in optimizers:
+            for name in drawn:
+                optimizer.state.pop(old[name], None)
+        repoint(optimizers, old, dict(model.named_parameters()), origins=plan.names)
     return Conversion(plan, dict(plan.names), None, tolerance_of(model))
 
 

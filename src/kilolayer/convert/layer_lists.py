@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,40 +101,71 @@ def _renumber(layer: nn.Module, index: int, depth: Depth) -> None:
 
 @dataclass
 class ConfigBefore:
-    """What a config said, to be said again if a change of depth fails."""
+    """What configs said, to be said again if a change of depth fails."""
 
     owner: Any = None
     config: Any = None
-    values: dict[str, Any] = dataclasses.field(default_factory=dict)
+    values: list[tuple[Any, str, Any]] = dataclasses.field(default_factory=list)
+
+    def restate(self, config: Any, name: str, value: Any) -> None:
+        """Let a config say something else, and keep what it said."""
+        self.values.append((config, name, getattr(config, name)))
+        setattr(config, name, value)
 
     def restore(self) -> None:
-        """Put the config and its values back."""
-        for name, value in self.values.items():
-            setattr(self.config, name, value)
+        """Put the configs and their values back."""
+        for config, name, value in reversed(self.values):
+            setattr(config, name, value)
         if self.owner is not None:
             self.owner.config = self.config
 
 
-def restate_depth(model: nn.Module, old: Depth, new: Depth, sources: dict[Stack, tuple[int, ...]]) -> ConfigBefore:
-    """Let a model's config state the new number of layers, and keep what it stated."""
+def restate_depth(
+    model: nn.Module, lists: Sequence[LayerList], old: Depth, new: Depth, *, sources: dict[Stack, tuple[int, ...]]
+) -> ConfigBefore:
+    """Let a model's configs state the new number of layers, and keep what they stated."""
     config: Any = getattr(model, "config", None)
-    if config is None:
-        return ConfigBefore()
     if isinstance(config, TransformerConfig):  # kilolayer's own, which is frozen
         owner: Any = model
         owner.config = dataclasses.replace(config, encoder_layers=new.encoder_layers, decoder_layers=new.decoder_layers)
         return ConfigBefore(model, config)
-    before = ConfigBefore(None, config)
-    for stack in old.stacks:
-        for name in COUNTS[stack]:
-            if getattr(config, name, None) == old.num_layers(stack) and not _is_alias(config, name):
-                before.values[name] = getattr(config, name)
-                setattr(config, name, new.num_layers(stack))
+    before = ConfigBefore()
+    seen: set[int] = set()
+    for path, module in model.named_modules():
+        config = getattr(module, "config", None)
+        # A stack inside of an encoder-decoder may state its depth in a config of its own, as T5's do.
+        inside = [one for one in lists if not path or one.path.startswith(f"{path}.")]
+        if config is None or id(config) in seen or not inside:
+            continue
+        seen.add(id(config))
+        _restate(before, config, inside, old=old, new=new, sources=sources)
+    return before
+
+
+def _restate(
+    before: ConfigBefore,
+    config: Any,
+    lists: Sequence[LayerList],
+    *,
+    old: Depth,
+    new: Depth,
+    sources: dict[Stack, tuple[int, ...]],
+) -> None:
+    stacks = [one.stack for one in lists]
+    for stack in stacks:
+        # A stack alone counts its layers by whatever name its config has for them.
+        names = COUNTS[stack] if len(stacks) > 1 else (*COUNTS["encoder"], *COUNTS["decoder"])
+        for name in names:
+            is_stated = getattr(config, name, None) == old.num_layers(stack) and not _is_alias(config, name)
+            if is_stated and all(config is not one or name != stated for one, stated, _ in before.values):
+                before.restate(config, name, new.num_layers(stack))
         layer_types = getattr(config, "layer_types", None)
         if isinstance(layer_types, list) and len(layer_types) == old.num_layers(stack):
-            before.values["layer_types"] = layer_types
-            config.layer_types = [layer_types[source] for source in sources[stack]]
-    return before
+            before.restate(config, "layer_types", [layer_types[source] for source in sources[stack]])
+    entry = getattr(config, "kilolayer", None)
+    if isinstance(entry, dict):
+        depth = {f"{stack}_layers": new.num_layers(stack) for stack in stacks}
+        before.restate(config, "kilolayer", {**entry, **depth})
 
 
 def _is_alias(config: Any, name: str) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -32,35 +33,51 @@ def rescale_state(optimizer: Optimizer, parameter: Tensor, factor: float) -> Non
             value.mul_(factor**power)
 
 
+def as_optimizers(given: Any, model: nn.Module) -> tuple[Optimizer, ...]:
+    """The optimizers that a caller gave: none, one or several.
+
+    Raises:
+        TypeError: anything else.
+        ValueError: one that holds none of the model's parameters.
+    """
+    if given is None:
+        return ()
+    found = tuple(given) if isinstance(given, (list, tuple)) else (given,)
+    own = {id(parameter) for parameter in model.parameters()}
+    for one in found:
+        if not isinstance(one, Optimizer):
+            raise TypeError(f"optimizer must be a torch.optim.Optimizer or several in a list, got {type(one).__name__}")
+        if not any(id(parameter) in own for group in one.param_groups for parameter in group["params"]):
+            raise ValueError("the optimizer trains none of this model's parameters; pass the one that was built for it")
+    return found
+
+
 def repoint(
-    optimizer: Optimizer,
+    optimizers: Sequence[Optimizer],
     old: Mapping[str, nn.Parameter],
     new: Mapping[str, nn.Parameter],
     *,
     origins: Mapping[str, str],
 ) -> None:
-    """Let an optimizer train the parameters a model has now.
+    """Let a model's optimizers train the parameters it has now.
 
     Those that went are dropped with their state; a new one joins the group of the old one it comes from, or the
-    first group. New ones start without state.
+    first group of the first optimizer. New ones start without state.
 
     Args:
-        optimizer: holds parameters of the model.
+        optimizers: hold parameters of the model.
         old, new: the model's parameters by name, before and now.
         origins: new name -> the old name whose group it joins.
-
-    Raises:
-        ValueError: the optimizer holds none of the model's parameters.
     """
-    groups = {id(parameter): group for group in optimizer.param_groups for parameter in group["params"]}
-    if not any(id(parameter) in groups for parameter in old.values()):
-        raise ValueError("the optimizer trains none of this model's parameters; pass the one that was built for it")
+    all_groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    groups = {id(parameter): group for group in all_groups for parameter in group["params"]}
     kept = {id(parameter) for parameter in new.values()}
     gone = {id(parameter) for parameter in old.values() if id(parameter) not in kept}
-    for group in optimizer.param_groups:
+    for group in all_groups:
         group["params"] = [parameter for parameter in group["params"] if id(parameter) not in gone]
-    for parameter in [one for one in optimizer.state if id(one) in gone]:
-        del optimizer.state[parameter]
+    for optimizer in optimizers:
+        for parameter in [one for one in optimizer.state if id(one) in gone]:
+            del optimizer.state[parameter]
     was_there = {id(parameter) for parameter in old.values()}
     for name, parameter in new.items():
         if id(parameter) in was_there:
@@ -68,5 +85,5 @@ def repoint(
         origin = old.get(origins.get(name, name))
         if origin is not None and id(origin) not in groups:
             continue  # the old one was not trained either
-        group = optimizer.param_groups[0] if origin is None else groups[id(origin)]
+        group = all_groups[0] if origin is None else groups[id(origin)]
         group["params"].append(parameter)

@@ -83,6 +83,7 @@ class ConversionPlan:
     init: InitPlan | None = None
     names: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    made_for: dict[tuple[str, str], Any] = field(default_factory=dict, repr=False, compare=False)
     inputs: Any = field(default=None, repr=False, compare=False)
     details: Any = field(default=None, repr=False, compare=False)
 

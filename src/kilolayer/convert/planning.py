@@ -11,6 +11,7 @@ from torch import nn
 from kilolayer.convert.branches import FoundBranch, Network, Refusal
 from kilolayer.convert.carriers import own_branch_scale
 from kilolayer.convert.example_inputs import example_inputs
+from kilolayer.convert.made_for import made_for
 from kilolayer.convert.own_layers import own_layers, read_own_network
 from kilolayer.convert.plan import BranchChange, ConversionPlan, Form
 from kilolayer.convert.reading import read_network
@@ -85,6 +86,7 @@ def plan_conversion(
         changes,
         names={name: name for name, _ in model.named_parameters()},
         notes=tuple(_notes(model, network, changes, form)),
+        made_for=made_for(model),
         inputs=inputs,
     )
 

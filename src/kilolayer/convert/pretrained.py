@@ -49,7 +49,7 @@ def load_pretrained(model_class: Any, directory: str | Path, *, inputs: Any = No
     """
     directory = Path(directory)
     config = _config_class(model_class).from_pretrained(directory)
-    entry = _entry(config, directory)
+    entry = entry_of(config, directory)
     if entry["form"] != "rewired":
         return restore_scheme(model_class.from_pretrained(directory), inputs=inputs)
     tensors = {name: without_mark(value) for name, value in load_tensors(directory).items()}
@@ -88,8 +88,12 @@ def restore_scheme(model: nn.Module, *, inputs: Any = None) -> nn.Module:
 
     Raises:
         ValueError: a config that names no scheme, or a rewired one, which needs :func:`load_pretrained`.
+
+    Examples:
+        >>> model = BertModel.from_pretrained("runs/converted")  # doctest: +SKIP
+        >>> model = restore_scheme(model)  # doctest: +SKIP
     """
-    entry = _entry(getattr(model, "config", None), type(model).__name__)
+    entry = entry_of(getattr(model, "config", None), type(model).__name__)
     if entry["form"] == "rewired":
         raise ValueError(f"{entry['scheme']} moved norms in this model; load it with kilolayer.convert.load_pretrained")
     depth, scheme = _depth(entry), get_scheme(entry["scheme"], rule=entry["rule"])
@@ -99,7 +103,12 @@ def restore_scheme(model: nn.Module, *, inputs: Any = None) -> nn.Module:
     return model
 
 
-def _entry(config: Any, where: Any) -> dict[str, Any]:
+def entry_of(config: Any, where: Any) -> dict[str, Any]:
+    """What a config says of its model's scheme, checked.
+
+    Raises:
+        ValueError: it says nothing, or nothing that this version understands.
+    """
     entry = getattr(config, "kilolayer", None)
     if not isinstance(entry, dict):
         raise ValueError(f"the config of {where} names no scheme; it was not saved by a converted model")
@@ -108,6 +117,14 @@ def _entry(config: Any, where: Any) -> dict[str, Any]:
             f"the scheme in the config of {where} has format {entry.get('format')!r}, this version reads {FORMAT}; "
             "install a newer kilolayer"
         )
+    try:
+        get_scheme(entry["scheme"], rule=entry["rule"])
+        _depth(entry)
+        is_known = entry["form"] in ("carried", "rewired")
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"the scheme in the config of {where} is broken ({error})") from error
+    if not is_known:
+        raise ValueError(f"the scheme in the config of {where} has form {entry['form']!r}, which is not known")
     return entry
 
 

@@ -162,8 +162,12 @@ class Rewired(nn.Module):
 
 def without_mark(value: Tensor) -> Tensor:
     """A saved value in the shape its parameter has."""
-    is_marked = value.dim() > len(MARK) + 1 and tuple(value.shape[: len(MARK)]) == MARK
-    return value.reshape(value.shape[len(MARK) :]) if is_marked else value
+    return value.reshape(unmarked_shape(tuple(value.shape)))
+
+
+def unmarked_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of a parameter that is saved in this one."""
+    return shape[len(MARK) :] if len(shape) > len(MARK) + 1 and shape[: len(MARK)] == MARK else shape
 
 
 def _tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Tensor]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from kilolayer.structure.keep import evaluated
 from kilolayer.structure.schemas import tensors_in
@@ -21,6 +22,43 @@ def tolerance_of(model: nn.Module) -> float:
     return max((TOLERANCES.get(dtype, TOLERANCES[torch.bfloat16]) for dtype in dtypes), default=1e-5)
 
 
+def check_has_values(model: nn.Module) -> None:
+    """Refuse a model without values.
+
+    Raises:
+        ValueError: a parameter on the meta device.
+    """
+    name = next((name for name, one in model.named_parameters() if one.is_meta), None)
+    if name is not None:
+        raise ValueError(f"{name} of {type(model).__name__} is on the meta device and has no values; load them first")
+
+
+def check_unwrapped(model: nn.Module) -> None:
+    """Refuse a wrapper that knows the parameters it was made with, where others will take their place.
+
+    Raises:
+        ValueError: a model inside of ``DistributedDataParallel``.
+    """
+    if any(isinstance(module, DistributedDataParallel) for module in model.modules()):
+        raise ValueError(
+            "DistributedDataParallel keeps only the parameters it was made with in step; change the model inside, its "
+            ".module, and wrap that anew"
+        )
+
+
+def check_verifiable(before: Sequence[Sequence[Tensor]], name: str) -> None:
+    """Refuse outputs that nothing can be compared with.
+
+    Raises:
+        ValueError: no floating-point output, or none that holds a finite number.
+    """
+    if not any(before):
+        raise ValueError(f"{name} returns no floating-point tensor, so nothing can be verified")
+    for outputs in before:
+        if outputs and not any(bool(torch.isfinite(one).any()) for one in outputs):
+            raise ValueError(f"{name} returns no finite number before anything was changed: its weights are broken")
+
+
 def run_all(model: nn.Module, inputs: Sequence[Any]) -> list[list[Tensor]]:
     """The floating-point outputs for each of several inputs, in evaluation mode, the model left as found."""
     return [run_once(model, one) for one in inputs]
@@ -29,7 +67,8 @@ def run_all(model: nn.Module, inputs: Sequence[Any]) -> list[list[Tensor]]:
 def run_once(model: nn.Module, inputs: Any) -> list[Tensor]:
     """The floating-point outputs for one input, in evaluation mode, the model left as found."""
     args, kwargs = split_inputs(inputs)
-    with evaluated(model, (args, kwargs)), torch.no_grad():
+    device = next((one.device.type for one in model.parameters()), "cpu")
+    with evaluated(model, (args, kwargs)), torch.no_grad(), torch.autocast(device, enabled=False):
         out = model(*args, **kwargs)
     return [one.detach().clone() for one in tensors_in(out) if one.is_floating_point()]
 

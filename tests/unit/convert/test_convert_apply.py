@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from kilolayer import nn as kn
-from kilolayer.convert import Refusal, apply_conversion, plan_conversion
+from kilolayer.convert import Refusal, apply_conversion, audit, plan_conversion, redepth
 from kilolayer.convert.verify import largest_difference, run_once
 
 X = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0))
@@ -164,16 +164,106 @@ def test_a_plan_is_applied_once():
     plan = plan_conversion(model, "deepnorm")
     apply_conversion(model, plan)
     state = state_of(model)
-    with pytest.raises(Refusal, match="it was put back"):
+    with pytest.raises(ValueError, match="this TransformerEncoder was converted since the plan was made; plan it anew"):
         apply_conversion(model, plan)
     assert same(model.state_dict(), state)
 
 
+@pytest.mark.parametrize("first", ["deepnorm", "pre-ln", "rezero"])
+@pytest.mark.parametrize("fresh", [True, False], ids=["fresh", "trained"])
+def test_a_plan_from_before_another_conversion(first, fresh):
+    model = encoder()
+    plan = plan_conversion(model, "deepnorm", rule="three-l", fresh=fresh)
+    apply_conversion(model, plan_conversion(model, first, fresh=True))
+    state = state_of(model)
+    with pytest.raises(ValueError, match="was converted since the plan was made"):
+        apply_conversion(model, plan)
+    assert same(model.state_dict(), state)
+
+
+@pytest.mark.parametrize("scheme", ["deepnorm", "pre-ln"])
+@pytest.mark.parametrize("change", ["deeper", "wider", "shallower"])
+def test_a_plan_for_another_size_of_the_same_class(change, scheme):
+    options = {"deeper": (4, 16), "wider": (3, 24), "shallower": (2, 16)}
+
+    def build(layers, hidden):
+        return nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, hidden, batch_first=True), layers)
+
+    plan = plan_conversion(build(3, 16), scheme, fresh=scheme == "pre-ln")
+    with pytest.raises(ValueError, match=r"made for another TransformerEncoder: layers\..*; plan this model anew"):
+        apply_conversion(build(*options[change]), plan)
+
+
+@pytest.mark.parametrize("do", [
+    lambda model: apply_conversion(model, plan_conversion(model, "deepnorm")),
+    lambda model: apply_conversion(model, plan_conversion(model, "pre-ln", fresh=True)),
+    lambda model: redepth(model, 4),
+    audit,
+], ids=["convert", "fresh", "redepth", "audit"])  # fmt: skip
+def test_a_model_without_values(do):
+    with pytest.raises(ValueError, match=r"layers\.0\..* is on the meta device and has no values"):
+        do(encoder().to("meta"))
+
+
+def test_a_model_whose_outputs_are_no_numbers_verifies_nothing():
+    model = encoder()
+    with torch.no_grad():
+        model.layers[0].linear1.weight[0, 0] = float("nan")
+    for do in (lambda: apply_conversion(model, plan_conversion(model, "deepnorm")), lambda: redepth(model, 4)):
+        with pytest.raises(ValueError, match="returns no finite number before anything was changed"):
+            do()
+
+
+@pytest.mark.parametrize(("given", "error", "message"), [
+    (3, TypeError, "optimizer must be a torch.optim.Optimizer or several in a list, got int"),
+    ("foreign", ValueError, "trains none of this model's parameters"),
+], ids=["no optimizer", "foreign"])  # fmt: skip
+def test_an_optimizer_that_does_not_fit_is_refused_before_anything_changes(given, error, message):
+    model = encoder()
+    state = state_of(model)
+    optimizer = torch.optim.SGD(encoder().parameters(), lr=0.1) if given == "foreign" else given
+    for fresh in (False, True):
+        plan = plan_conversion(model, "deepnorm", fresh=fresh)
+        with pytest.raises(error, match=message):
+            apply_conversion(model, plan, optimizer=optimizer)
+    with pytest.raises(error, match=message):
+        redepth(model, 4, optimizer=optimizer)
+    assert same(model.state_dict(), state)
+    assert type(model.layers[0].linear2) is nn.Linear
+
+
+def test_two_optimizers_go_on_as_one_would():
+    results = []
+    for split in (False, True):
+        model = encoder(dropout=0.0)
+        halves = [layer.parameters() for layer in model.layers] if split else [model.parameters()]
+        optimizers = [torch.optim.AdamW(half, lr=1e-3) for half in halves]
+        for _ in range(2):
+            model(X).pow(2).mean().backward()
+            for optimizer in optimizers:
+                optimizer.step()
+            given = optimizers if split else optimizers[0]
+            if not hasattr(model.layers[0].linear2, "branch_scale"):
+                apply_conversion(model, plan_conversion(model, "deepnorm"), optimizer=given)
+        redepth(model, 3, optimizer=given)
+        results.append(state_of(model))
+        trained = [one for optimizer in optimizers for group in optimizer.param_groups for one in group["params"]]
+        assert {id(one) for one in trained} == {id(one) for one in model.parameters()}
+    assert same(*results)
+
+
+def test_autocast_around_a_conversion_does_not_blur_what_is_verified():
+    model = encoder()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        done = apply_conversion(model, plan_conversion(model, "deepnorm"))
+    assert done.tolerance == 1e-5
+
+
 def test_a_plan_for_another_model():
     plan = plan_conversion(encoder(3), "deepnorm")
-    with pytest.raises(ValueError, match=r"it lacks layers\.2\.linear1\.bias; plan this model anew"):
+    with pytest.raises(ValueError, match=r"layers\.2\.linear1\.bias is missing here"):
         apply_conversion(encoder(2), plan)
-    with pytest.raises(ValueError, match="this is a Sequential|it lacks"):
+    with pytest.raises(ValueError, match="a TransformerEncoder, this is a Sequential"):
         apply_conversion(nn.Sequential(nn.Linear(2, 2)), plan)
     with pytest.raises(TypeError, match="plan must be a ConversionPlan, got str"):
         apply_conversion(encoder(2), "deepnorm")

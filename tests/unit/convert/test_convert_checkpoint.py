@@ -31,7 +31,7 @@ def test_shards_and_their_index(tmp_path):
     names = {"a.weight": "model-1.safetensors", "b": "model-2.safetensors"}
     for name, file in names.items():
         save_file({name: TENSORS[name]}, tmp_path / file)
-    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": names}))
     assert set(check_checkpoint(tmp_path).shapes) == set(TENSORS)
     save_file(TENSORS, tmp_path / "model-2.safetensors")
     with pytest.raises(ValueError, match=r"holds 'a\.weight' twice"):
@@ -45,9 +45,11 @@ def test_shards_and_their_index(tmp_path):
         ({"weight_map": {"a": "/etc/passwd"}}, "a file outside of its directory"),
         ({"weight_map": ["a"]}, "has no weight_map of file names"),
         ({}, "has no weight_map of file names"),
+        ([1], "holds a list, not a table"),
     ],
 )
 def test_an_index_that_points_elsewhere(tmp_path, index, message):
+    index = {"metadata": {}, **index} if isinstance(index, dict) else index
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(ValueError, match=message):
         check_checkpoint(tmp_path)
@@ -57,6 +59,21 @@ def test_an_index_that_is_no_json(tmp_path):
     (tmp_path / "model.safetensors.index.json").write_text("{")
     with pytest.raises(ValueError, match="is no JSON"):
         check_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("index", "message"),
+    [
+        ({"weight_map": {"a.weight": "model.safetensors"}}, "has no metadata"),
+        ({"metadata": {}, "weight_map": {"a.weight": "model.safetensors"}}, "do not agree on 'b'"),
+        ({"metadata": {}, "weight_map": dict.fromkeys(("a.weight", "b", "c"), "model.safetensors")}, "agree on 'c'"),
+    ],
+    ids=["no metadata", "less", "more"],
+)
+def test_an_index_that_does_not_fit_its_files(folder, index, message):
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ValueError, match=message):
+        check_checkpoint(folder)
 
 
 def test_more_than_memory_holds_is_refused_before_it_is_taken(folder):
@@ -116,12 +133,35 @@ GOOD = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
         (struct.pack("<Q", 2) + b"[]", "its header is no table"),
         (header_of({"a": GOOD}) + b"\0" * 4, "holds 4 bytes of tensors and its header says 8"),
         (header_of({"a": {**GOOD, "shape": [3]}}) + b"\0" * 8, "takes 12 bytes, the header says 8"),
-        (header_of({"a": {**GOOD, "shape": [-2]}}) + b"\0" * 8, "the header says 8"),
-        (header_of({"a": {**GOOD, "dtype": "F99"}}) + b"\0" * 8, "is broken"),
+        (header_of({"a": {**GOOD, "shape": [-2]}}) + b"\0" * 8, "no whole numbers >= 0"),
+        (header_of({"a": {**GOOD, "shape": [2.0]}}) + b"\0" * 8, "no whole numbers >= 0"),
+        (header_of({"a": {**GOOD, "shape": "2"}}) + b"\0" * 8, "no whole numbers >= 0"),
+        (header_of({"a": {**GOOD, "data_offsets": [8, 0]}}) + b"\0" * 8, "the header says -8"),
+        (header_of({"a": GOOD, "b": GOOD}) + b"\0" * 16, "'b' starts at byte 0, the tensor before it ends at 8"),
+        (header_of({"a": {**GOOD, "data_offsets": [8, 16]}}) + b"\0" * 16, "'a' starts at byte 8"),
+        (struct.pack("<Q", 100_000) + b"[" * 100_000, "is no safetensors file"),
+        (header_of({"a": {**GOOD, "dtype": "F99"}}) + b"\0" * 8, "dtype 'F99', which is not known"),
         (header_of({"a": {"shape": [2]}}) + b"\0" * 8, "is broken"),
         (header_of({"a": {**GOOD, "shape": [10**15]}}) + b"\0" * 8, "takes 4000000000000000 bytes"),
     ],
-    ids=["empty", "huge", "no json", "no table", "short", "shape", "negative", "dtype", "offsets", "enormous"],
+    ids=[
+        "empty",
+        "huge",
+        "no json",
+        "no table",
+        "short",
+        "shape",
+        "negative",
+        "float",
+        "text",
+        "backwards",
+        "overlap",
+        "gap",
+        "nested",
+        "dtype",
+        "offsets",
+        "enormous",
+    ],
 )
 def test_broken_headers(tmp_path, content, message):
     path = tmp_path / "model.safetensors"

@@ -91,7 +91,7 @@ def test_new_parameters_join_the_group_of_their_origin_and_frozen_ones_none():
     optimizer = torch.optim.SGD([{"params": [old["a"]], "lr": 1.0}, {"params": [old["b"]], "lr": 2.0}])
     new = {"b": old["b"], "c": nn.Parameter(torch.zeros(1)), "d": nn.Parameter(torch.zeros(1)), "e": old["frozen"]}
     new["f"] = nn.Parameter(torch.zeros(1))
-    repoint(optimizer, old, new, origins={"c": "b", "f": "frozen"})
+    repoint([optimizer], old, new, origins={"c": "b", "f": "frozen"})
     first, second = optimizer.param_groups
     assert [id(one) for one in first["params"]] == [id(new["d"])]
     assert [id(one) for one in second["params"]] == [id(old["b"]), id(new["c"])]
