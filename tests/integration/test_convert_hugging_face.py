@@ -1,9 +1,11 @@
 """Hugging Face models under other schemes: same class, trained and saved by the library's own means."""
 
+from functools import partial
+
 import pytest
 import torch
 
-from kilolayer.convert import apply_conversion, load_pretrained, plan_conversion, restore_scheme
+from kilolayer.convert import apply_conversion, audit, load_pretrained, plan_conversion, redepth, restore_scheme
 from kilolayer.convert.example_inputs import example_inputs
 from kilolayer.convert.verify import largest_difference, run_once
 
@@ -148,6 +150,52 @@ def test_a_trained_models_weights_are_folded_on_disk_and_its_config_says_the_sch
     restored = restore_scheme(plain)
     assert plan_conversion(restored, "post-ln").changes[0].old_skip_scale == pytest.approx(6**0.25)
     assert largest_difference([plain_before], [run_once(restored, example_inputs(model))]) <= 1e-6
+
+
+class Classifier(torch.nn.Module):
+    """Somebody's model around one of the library's."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+        self.head = torch.nn.Linear(16, 3)
+
+    def forward(self, **inputs):
+        return self.head(self.inner(**inputs)[0])
+
+
+@pytest.mark.parametrize("wrap", [Classifier, partial(torch.compile, backend="eager")], ids=["module", "compiled"])
+def test_a_model_inside_of_another_is_saved_with_its_scheme(wrap, tmp_path):
+    inner = build("BERT").bert
+    inputs = example_inputs(inner)
+    model = wrap(inner)
+    apply_conversion(model, plan_conversion(model, "deepnorm", inputs=inputs))
+    redepth(model, 4, inputs=inputs)
+    wanted = run_once(inner, inputs)
+    inner.save_pretrained(tmp_path)
+    again = load_pretrained(transformers.BertModel, tmp_path)
+    # An MLM's BERT has no pooler, which the library then adds.
+    assert largest_difference([wanted[:1]], [run_once(again, inputs)[:1]]) <= 1e-5
+    assert again.encoder.layer[3].output.dense.branch_scale == pytest.approx(8**-0.25)
+
+
+@pytest.mark.parametrize("name", BUILD)
+def test_another_depth_comes_back_from_disk(name, tmp_path):
+    model = build(name)
+    if name in CARRIED:
+        apply_conversion(model, plan_conversion(model, "deepnorm"))
+    inputs = example_inputs(model)
+    before = run_once(model, inputs)
+    done = redepth(model, 5)
+    assert done.max_difference <= 1e-5
+    wanted = run_once(model, inputs)
+    model.save_pretrained(tmp_path)
+    load = type(model).from_pretrained if name not in CARRIED else partial(load_pretrained, type(model))
+    again = load(tmp_path)
+    assert largest_difference([wanted], [run_once(again, inputs)]) <= 1e-6
+    assert largest_difference([before], [run_once(again, inputs)]) <= 1e-5
+    audited = {check.name: check.verdict for check in audit(again, "deepnorm" if name in CARRIED else "pre-ln").checks}
+    assert audited["skip-scale"] == "ok"
 
 
 def test_files_that_lack_a_tensor_are_refused(tmp_path):

@@ -169,6 +169,22 @@ def test_hugging_face_configs_and_layer_numbers_follow():
     assert torch.equal(generated, model.generate(**inputs, max_new_tokens=3, do_sample=False, use_cache=False))
 
 
+def test_a_stack_with_a_config_of_its_own_counts_its_layers_too():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.T5Config(
+        vocab_size=50, d_model=16, d_kv=8, d_ff=32, num_layers=2, num_decoder_layers=2, num_heads=2,
+        decoder_start_token_id=0,
+    )  # fmt: skip
+    model = trained(transformers.T5ForConditionalGeneration(config))
+    stated = [model.config.num_layers, model.config.num_decoder_layers, model.decoder.config.num_layers]
+    assert stated == [2, 2, 2]
+    redepth(model, 4)
+    stated = [model.config.num_layers, model.config.num_decoder_layers, model.decoder.config.num_layers]
+    assert stated == [4, 4, 4]
+    options = {"input_ids": torch.arange(6)[None], "max_new_tokens": 3, "do_sample": False}
+    assert torch.equal(model.generate(use_cache=True, **options), model.generate(use_cache=False, **options))
+
+
 def test_layers_that_share_their_weights_stand_in_no_list():
     transformers = pytest.importorskip("transformers")
     config = transformers.AlbertConfig(
