@@ -12,6 +12,7 @@ from kilolayer.recording import Recording, Site
 from kilolayer.report.bands import Band, in_bands
 from kilolayer.report.depth import depth_ticks
 from kilolayer.report.quantity import Quantity
+from kilolayer.report.ratios import undefined_ratios
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,6 +95,8 @@ class GridReader:
             sites, bands = self._recorded_sites(quantity), ()
             steps, values = self.recording.matrix(quantity.role, quantity.stat, sites)
         recorded = self._recorded(quantity, sites, values)
+        if quantity.stat == "update_ratio":
+            recorded &= ~undefined_ratios(self.recording, sites)
         nonfinite = recorded & ~np.isfinite(values) | self._flagged(quantity.role, sites, steps)
         return Grid(quantity, sites, steps, values, recorded, nonfinite, bands)
 

@@ -11,6 +11,7 @@ import numpy as np
 from kilolayer.diagnosis.evidence import Evidence
 from kilolayer.diagnosis.finding import Finding
 from kilolayer.recording import Recording
+from kilolayer.report.ratios import undefined_ratios
 from kilolayer.report.trial import TrialView
 
 HEALTHY = ("trains", "learns")
@@ -158,5 +159,7 @@ def _first_nonfinite_step(recording: Recording) -> int | None:
         bad = ~np.isfinite(values)
         if bad.any():
             bad &= recording.recorded(role, stat, names)
+            if role == "update":
+                bad &= ~undefined_ratios(recording, names)
             found += steps[bad.any(axis=1)][:1].tolist()
     return min(found, default=None)

@@ -284,7 +284,8 @@
     const texts = (points) => points.x.map((step, index) => points.y[index] === null ? "" :
       "step " + step + "<br>loss " + fromScale(points.y[index], panel));
     Plotly.newPlot(element, [{
-      type: "scatter", mode: panel.x.length > 1 ? "lines" : "markers", x: panel.x, y: panel.y,
+      type: "scatter", mode: panel.y.filter((one) => one !== null).length > 2 ? "lines" : "lines+markers",
+      x: panel.x, y: panel.y,
       line: { color: CURVES[0], width: 1.8 }, hoverinfo: "text", text: texts(panel),
     }, {
       type: "scatter", mode: "markers", x: panel.above.x, y: panel.above.x.map(() => panel.y_range[1]),
