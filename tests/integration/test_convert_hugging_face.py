@@ -95,7 +95,17 @@ def test_deepnorm_trains_and_comes_back_from_disk(name, tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "scheme"),
-    [("BERT", "pre-ln"), ("GPT-2", "sandwich-ln"), ("Llama", "keel"), ("T5", "rezero"), ("Llama", "sub-ln")],
+    [
+        ("BERT", "pre-ln"),
+        ("GPT-2", "sandwich-ln"),
+        ("Llama", "keel"),
+        ("T5", "rezero"),
+        ("Llama", "sub-ln"),
+        ("Llama", "fixup"),
+        ("BERT", "t-fixup"),
+        ("T5", "admin"),
+        ("BART", "b2t"),
+    ],
 )
 def test_other_schemes_come_back_from_disk(name, scheme, tmp_path):
     model, plan = fresh(name, scheme)
@@ -107,6 +117,17 @@ def test_other_schemes_come_back_from_disk(name, scheme, tmp_path):
     assert largest_difference([run_once(model, inputs)], [run_once(again, inputs)]) == 0
     with pytest.raises(RuntimeError, match="mismatch"):
         type(build(name)).from_pretrained(tmp_path)
+
+
+def test_fixup_and_t_fixup_scale_what_stands_around_the_branches():
+    model, plan = fresh("Llama", "fixup")
+    assert not model.lm_head.weight.any()
+    assert "starts the head at zero" in plan.render()
+    with pytest.raises(ValueError, match="tied to its embeddings; build it with tie_word_embeddings=False"):
+        fresh("GPT-2", "fixup")
+    model, plan = fresh("GPT-2", "t-fixup")
+    wanted = plan.scheme.embedding_gain(plan.depth, "encoder") * 16**-0.5
+    assert model.transformer.wte.weight.std().item() == pytest.approx(wanted, rel=0.1)
 
 
 @pytest.mark.parametrize("name", ["GPT-2", "Llama", "T5", "BART"])

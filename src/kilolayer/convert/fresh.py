@@ -16,17 +16,16 @@ from kilolayer.convert.example_inputs import example_inputs
 from kilolayer.convert.fresh_init import draw, plan_values
 from kilolayer.convert.made_for import made_for
 from kilolayer.convert.optimizers import repoint
+from kilolayer.convert.outside import note_outside
 from kilolayer.convert.own_layers import own_layers
 from kilolayer.convert.plan import BranchChange, Conversion, ConversionPlan, Form
 from kilolayer.convert.planning import carried_change
 from kilolayer.convert.reading import read_network
+from kilolayer.convert.rewire import wirings_of
 from kilolayer.convert.rewiring import RewiredBranch, rewire, watch_wirings
 from kilolayer.convert.snapshot import Snapshot
 from kilolayer.convert.verify import run_once, tolerance_of
-from kilolayer.schemes import BranchScales, Depth, Scheme
-
-UNPLACED = "a path around the layer", "a learned skip scale"
-"""Parts of schemes that need more than one branch at a time or a profile."""
+from kilolayer.schemes import BranchScales, Depth, Profile, Scheme
 
 
 def plan_fresh(model: nn.Module, network: Network, scheme: Scheme, *, depth: Depth, inputs: Any) -> ConversionPlan:
@@ -37,8 +36,10 @@ def plan_fresh(model: nn.Module, network: Network, scheme: Scheme, *, depth: Dep
             that have no place in the model.
     """
     source = _source(model, network)
+    if scheme.needs_profile:
+        scheme = scheme.with_profile(_profile(model, network, scheme, depth=depth, inputs=inputs))
     scales = [scheme.at(depth, branch.branch_index, branch.stack) for branch in network.branches]
-    _check_scheme(model, network, scheme, scales)
+    _check_scheme(network, scheme, scales)
     form = _form(source, scheme, scales)
     changes = tuple(_change(model, branch, one, form) for branch, one in zip(network.branches, scales, strict=True))
     init, dims = plan_values(model, network, scheme, depth=depth)
@@ -58,6 +59,33 @@ def plan_fresh(model: nn.Module, network: Network, scheme: Scheme, *, depth: Dep
         inputs=inputs,
         details=(network, dims, wirings),
     )
+
+
+def unit_profile(depth: Depth) -> Profile:
+    """A profile of branches that put out variance 1: for weights that bring their skip scales along."""
+    return {stack: [1.0] * depth.num_branches(stack) for stack in depth.stacks}
+
+
+def _profile(model: nn.Module, network: Network, scheme: Scheme, *, depth: Depth, inputs: Any) -> Profile:
+    """The output variance of every branch with all skip scales at 1, at values drawn for it; the model as it was."""
+    ones = scheme.with_profile({stack: [0.0] * depth.num_branches(stack) for stack in depth.stacks})
+    plan = plan_fresh(model, network, ones, depth=depth, inputs=inputs)
+    assert plan.init is not None
+    _, dims, _ = plan.details
+    with Snapshot(model, [row.parameter for row in plan.init.rows if row.fill != "keep"]) as snapshot:
+        try:
+            shape_fresh(model, plan)
+            draw(model, plan.init, dims, generator=_generator(model))
+            check_scheme(model, plan, network)
+            wirings = sorted(wirings_of(model), key=lambda one: one.branch_index)
+        finally:
+            snapshot.restore()
+    return {stack: [one.branch_variance for one in wirings if one.stack == stack] for stack in depth.stacks}
+
+
+def _generator(model: nn.Module) -> torch.Generator:
+    device = next(model.parameters()).device
+    return torch.Generator(device).manual_seed(0)
 
 
 def _source(model: nn.Module, network: Network) -> str:
@@ -81,17 +109,7 @@ def _source(model: nn.Module, network: Network) -> str:
     return placements.pop()
 
 
-def _check_scheme(model: nn.Module, network: Network, scheme: Scheme, scales: list[BranchScales]) -> None:
-    depth = network.depth
-    if scheme.head_gain != 1.0 or any(scheme.embedding_gain(depth, stack) != 1.0 for stack in depth.stacks):
-        raise Refusal(
-            f"{scheme.name!r} scales embeddings or the head, and which matrices of a {type(model).__name__} those "
-            "are is not known; build the model with kilolayer.nn"
-        )
-    for one in scales:
-        missing = [part for part in one.special_parts if part in UNPLACED]
-        if missing:
-            raise Refusal(f"{scheme.name!r} needs {missing[0]}, which a {type(model).__name__} has no place for")
+def _check_scheme(network: Network, scheme: Scheme, scales: list[BranchScales]) -> None:
     shared: dict[tuple[str, ...], BranchScales] = {}
     for branch, one in zip(network.branches, scales, strict=True):
         if shared.setdefault((*branch.entries, str(branch.exit), *branch.norms.values()), one) != one:
@@ -162,6 +180,9 @@ def _names_kept(model: nn.Module, network: Network, scheme: Scheme, wirings: tup
 
 def _notes(network: Network, scheme: Scheme, form: Form) -> Iterator[str]:
     yield "values of the branches are drawn anew: a trained model would lose what it learned"
+    yield from note_outside(scheme, network.depth)
+    if scheme.name == "admin":
+        yield "skip scales come from one forward pass over the inputs at hand; pass inputs= of your data for yours"
     if form == "rewired":
         yield (
             "norms and factors sit in the modules at each branch's start and end. What is saved is refused by classes "

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from kilolayer.convert.branches import FoundBranch, Matrix, Network, Refusal
+from kilolayer.convert.outside import plan_outside
 from kilolayer.init import BaseRule, InitPlan, InitRow, get_base_rule
 from kilolayer.init.transformer import TRANSFORMER_BASE
 from kilolayer.schemes import Depth, Scheme
@@ -17,7 +18,7 @@ def plan_values(model: nn.Module, network: Network, scheme: Scheme, *, depth: De
     """Rows for every parameter, and for each matrix of a branch the dimension of its outputs.
 
     Matrices of branches get the base rule, Xavier normal, times the gain of their role; their biases start at 0.
-    Everything else keeps the values that the model's class drew: embeddings, norms and heads are not scaled.
+    Everything else keeps the values that the model's class drew, but for embeddings or a head that the scheme scales.
 
     Raises:
         Refusal: a branch whose matrices cannot be told apart.
@@ -35,6 +36,8 @@ def plan_values(model: nn.Module, network: Network, scheme: Scheme, *, depth: De
                 if all(one.part != row.part for one in known):
                     known.append(row)
             dims[matrix.weight] = matrix.dim
+    for row in plan_outside(model, scheme, depth=depth, inside=set(dims)):
+        rows[row.parameter] = [row]
     return InitPlan(tuple(_in_order(model, rows))), dims
 
 

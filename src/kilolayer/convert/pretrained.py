@@ -10,7 +10,7 @@ from torch import nn
 
 from kilolayer.convert.apply import apply_conversion
 from kilolayer.convert.checkpoint import load_tensors
-from kilolayer.convert.fresh import shape_fresh
+from kilolayer.convert.fresh import shape_fresh, unit_profile
 from kilolayer.convert.hugging_face import import_transformers
 from kilolayer.convert.plan import ConversionPlan
 from kilolayer.convert.planning import plan_conversion
@@ -130,6 +130,8 @@ def entry_of(config: Any, where: Any) -> dict[str, Any]:
 
 def _plan(model: nn.Module, entry: dict[str, Any], *, inputs: Any, fresh: bool) -> ConversionPlan:
     scheme = get_scheme(entry["scheme"], rule=entry["rule"])
+    if scheme.needs_profile:  # the trained skip scales are among the weights
+        scheme = scheme.with_profile(unit_profile(_depth(entry)))
     return plan_conversion(model, scheme, depth=_depth(entry), inputs=inputs, fresh=fresh)
 
 

@@ -30,7 +30,10 @@ class Wiring:
         stack: the stack it belongs to.
         source: whether the code around has its norm in front of the branch or behind the sum.
         norms: filled slot -> the norm; ``"final"`` is one that ends the stack.
-        learned: a trained branch scale.
+        learned, learned_skip: a trained branch scale, and a trained skip scale.
+        branch_index: of the branch in its stack.
+        layer_start: the wiring of the layer's first branch, where the sum also takes what went into the layer.
+        branch_variance: of the branch's output in the last run that a verification saw.
         seen: stream in and out of every run while a verification wants them, else ``None``.
     """
 
@@ -46,11 +49,17 @@ class Wiring:
         self.source: Literal["pre", "post"] = "pre"
         self.norms = norms
         self.learned = learned
+        self.learned_skip: Learned | None = None
+        self.branch_index = 0
+        self.layer_start: Wiring | None = None
+        self.keeps_layer_input = False
+        self.branch_variance = 0.0
         self.seen: list[tuple[Tensor, Tensor | None]] | None = None
         self._x: Tensor | None = None
+        self._layer_x: Tensor | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_x": None, "seen": None}
+        return {**self.__dict__, "_x": None, "_layer_x": None, "seen": None}
 
     @property
     def is_open(self) -> bool:
@@ -60,6 +69,7 @@ class Wiring:
     def enter(self, x: Tensor) -> Tensor:
         """What the branch reads instead of ``x``."""
         self._x = x
+        self._layer_x = x if self.keeps_layer_input else None
         h = self._norm("pre", x)
         return h if self.scales.norm_output_scale == 1.0 else h * self.scales.norm_output_scale
 
@@ -74,17 +84,33 @@ class Wiring:
         scale = self.scales.branch_scale if self.learned is None else getattr(*self.learned)
         if isinstance(scale, Tensor) or scale != 1.0:
             branch_out = branch_out * scale
-        has_post = "post" in self.norms
-        if has_post and self.source == "post" and self.scales.has_skip:
-            out = branch_out if self.scales.skip_scale == 1.0 else branch_out / self.scales.skip_scale
-        elif not has_post and self.scales.has_skip and self.scales.skip_scale == 1.0:
+        if self.seen is not None:
+            self.branch_variance = float(branch_out.detach().float().var())
+        branch_out = self._with_layer_input(branch_out)
+        has_post, skip_scale = "post" in self.norms, self._skip_scale()
+        if has_post and self.source == "post" and isinstance(skip_scale, float):
+            out = branch_out if skip_scale == 1.0 else branch_out / skip_scale
+        elif not has_post and skip_scale == 1.0:
             out = branch_out
         else:
-            total = branch_out + x * self.scales.skip_scale if self.scales.has_skip else branch_out
+            total = branch_out if skip_scale is None else branch_out + x * skip_scale
             out = (total if self.source == "post" else self._norm("post", total)) - x
         if self.seen is not None:
             self.seen.append((x.detach(), self._expected(x, branch_out).detach()))
         return out
+
+    def _skip_scale(self) -> float | Tensor | None:
+        if not self.scales.has_skip:
+            return None
+        return self.scales.skip_scale if self.learned_skip is None else getattr(*self.learned_skip)
+
+    def _with_layer_input(self, branch_out: Tensor) -> Tensor:
+        if self.layer_start is None:
+            return branch_out
+        x, self.layer_start._layer_x = self.layer_start._layer_x, None
+        if x is None:
+            raise RuntimeError("a rewired layer returned before anything went in; was one of its modules called alone?")
+        return branch_out + self.scales.layer_skip_scale * x
 
     def close(self, total: Tensor) -> Tensor:
         """What the norm behind the sum returns."""
@@ -92,9 +118,10 @@ class Wiring:
 
     def _expected(self, x: Tensor, branch_out: Tensor) -> Tensor:
         """The stream behind the branch by the scheme's formula, in one piece."""
-        total = self.scales.skip_scale * x + branch_out if self.scales.has_skip else branch_out
-        if self.source == "post" and "post" in self.norms and self.scales.has_skip:
-            total = total / self.scales.skip_scale  # where the norm stands in the code, its eps is meant for this
+        skip_scale = self._skip_scale()
+        total = branch_out if skip_scale is None else skip_scale * x + branch_out
+        if self.source == "post" and "post" in self.norms and isinstance(skip_scale, float):
+            total = total / skip_scale  # where the norm stands in the code, its eps is meant for this
         out = self._norm("post", total)
         return self._norm("final", out) if self.source == "post" else out
 

@@ -44,10 +44,14 @@ def rewire(model: nn.Module, wirings: tuple[RewiredBranch, ...], *, final_norms:
     """
     shared: dict[tuple[str, str], Wiring] = {}
     scales_of_layer: dict[tuple[str, int], Learned] = {}
+    starts: dict[tuple[str, int], Wiring] = {}
     for one in wirings:
         key = (one.norm_path, str(one.branch.exit))
         if key not in shared:
             shared[key] = _wire(model, one, scales_of_layer)
+        start = starts.setdefault((one.branch.stack, one.branch.layer_index), shared[key])
+        if one.scales.layer_skip_scale:
+            shared[key].layer_start, start.keeps_layer_input = start, True
     if wirings and wirings[0].is_pre_source:
         for path in final_norms.values():
             if path is not None:
@@ -65,6 +69,9 @@ def _wire(model: nn.Module, one: RewiredBranch, scales_of_layer: dict[tuple[str,
     learned = _learned(model, exit_module, one, scales_of_layer)
     wiring = Wiring(scales, branch.stack, norms, learned)
     wiring.source = "pre" if one.is_pre_source else "post"
+    wiring.branch_index = branch.branch_index
+    if scales.skip_learned:
+        wiring.learned_skip = _learned_skip(model, exit_module, one)
     as_rewired(exit_module).left.append(wiring)
     standing = as_rewired(norm)
     if one.is_pre_source:
@@ -113,6 +120,14 @@ def _learned(
     return scales_of_layer[layer]
 
 
+def _learned_skip(model: nn.Module, exit_module: nn.Module, one: RewiredBranch) -> Learned:
+    weight, dim = _last_matrix(model, one)
+    name = f"kilolayer_skip_scale{one.branch.branch_index}"
+    value = torch.full((weight.shape[dim],), one.scales.skip_scale, dtype=weight.dtype, device=weight.device)
+    exit_module.register_parameter(name, nn.Parameter(value))
+    return exit_module, name
+
+
 def _last_matrix(model: nn.Module, one: RewiredBranch) -> tuple[Tensor, int]:
     """The branch's last matrix and the dimension of its outputs."""
     last = one.branch.matrices[-1]
@@ -131,7 +146,7 @@ def _mark(model: nn.Module, one: RewiredBranch) -> None:
     if one.branch.ending is None or one.branch.ending.carrier != path:
         raise Refusal(
             f"{path} is not called as a module, so no norm can stand in front of it; {one.branch.name} cannot become "
-            f"{one.scales.norm_placement}"
+            f"{one.scales.norm_placement}; build the model with kilolayer.nn"
         )
     tensor, dim = _last_matrix(model, one)
     kind = nn.RMSNorm if one.branch.norm_kind == "rms" else nn.LayerNorm

@@ -14,12 +14,11 @@ from kilolayer.convert.audit_init import measured_gain
 from kilolayer.convert.auditing import Audit
 from kilolayer.convert.planning import read_branches
 from kilolayer.convert.verify import largest_difference, run_once
-from kilolayer.schemes import SCHEMES
+from kilolayer.schemes import SCHEMES, get_scheme
 
 WIDTH, LAYERS = 16, 3
 X = (torch.randn(2, 5, WIDTH, generator=torch.Generator().manual_seed(0)),)
-REFUSED = {"fixup", "t-fixup", "admin", "b2t", "sub-ln"}
-SUPPORTED = [scheme.name for scheme in SCHEMES if scheme.name not in REFUSED]
+SUPPORTED = [scheme.name for scheme in SCHEMES if scheme.name != "sub-ln"]
 
 
 def torch_encoder(*, norm_first, layers=LAYERS):
@@ -28,9 +27,13 @@ def torch_encoder(*, norm_first, layers=LAYERS):
     return nn.TransformerEncoder(layer, layers, norm, enable_nested_tensor=False)
 
 
+def convert_only(model, scheme, **options):
+    return apply_conversion(model, plan_conversion(model, scheme, fresh=True, **options)).plan
+
+
 def convert(model, scheme, **options):
     torch.manual_seed(0)
-    apply_conversion(model, plan_conversion(model, scheme, fresh=True, **options))
+    convert_only(model, scheme, **options)
     with torch.no_grad():  # norms, biases and trained scales that are no identities
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
@@ -41,14 +44,19 @@ def own_name(name):
     """The name in kilolayer.nn of a parameter in a converted encoder of torch.nn."""
     name = re.sub(rf"layers\.{LAYERS - 1}\.norm2\.kilolayer_final_norm", "norm", name)
     name = re.sub(r"norm(\d)\.kilolayer_(\w+)_norm", r"\2_norm\1", name)
-    return re.sub(r"dropout(\d)\.kilolayer_branch_scale\d+", r"branch_scale\1", name)
+    return re.sub(r"dropout(\d)\.kilolayer_(branch|skip)_scale\d+", r"\2_scale\1", name)
 
 
 @pytest.mark.parametrize("norm_first", [False, True], ids=["from post-norm", "from pre-norm"])
 @pytest.mark.parametrize("scheme", SUPPORTED)
 def test_it_computes_what_kilolayers_own_layers_compute(scheme, norm_first):
-    model = convert(torch_encoder(norm_first=norm_first), scheme).eval()
-    template = kn.TransformerEncoderLayer(WIDTH, 2, 32, batch_first=True, scheme=scheme)
+    torch.manual_seed(0)
+    model = torch_encoder(norm_first=norm_first).eval()
+    plan = convert_only(model, scheme)
+    with torch.no_grad():  # norms, biases and trained scales that are no identities
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    template = kn.TransformerEncoderLayer(WIDTH, 2, 32, batch_first=True, scheme=plan.scheme)
     has_final = any(own_name(name).startswith("norm.") for name, _ in model.named_parameters())
     ours = kn.TransformerEncoder(template, LAYERS, nn.LayerNorm(WIDTH) if has_final else None).eval()
     assert has_final == (ours.layers[0].place.scheme.final_norm)
@@ -65,12 +73,50 @@ def test_it_computes_what_kilolayers_own_layers_compute(scheme, norm_first):
     assert difference < (1e-4 if scheme in ("deepnorm", "keel") and not norm_first else 1e-5)
 
 
-@pytest.mark.parametrize("scheme", sorted(REFUSED))
-def test_schemes_with_parts_that_have_no_place_are_refused(scheme):
-    with pytest.raises(ValueError, match=r"scales embeddings|profiling pass|no place for|not called as a module"):
-        model = torch_encoder(norm_first=False)
-        apply_conversion(model, plan_conversion(model, scheme, fresh=True))
+def test_a_norm_has_no_place_where_code_reads_the_last_matrix_itself():
+    model = torch_encoder(norm_first=False)
+    with pytest.raises(ValueError, match=r"not called as a module.*; build the model with kilolayer\.nn"):
+        convert_only(model, "sub-ln")
     assert type(model.layers[0].norm1) is nn.LayerNorm
+
+
+@pytest.mark.parametrize("norm_first", [False, True], ids=["from post-norm", "from pre-norm"])
+def test_admins_skip_scales_are_those_of_a_profile_of_the_same_network(norm_first):
+    torch.manual_seed(0)
+    model = torch_encoder(norm_first=norm_first, layers=12)
+    state, random = copy.deepcopy(model.state_dict()), torch.get_rng_state()
+    plan = plan_conversion(model, "admin", fresh=True)
+    assert torch.equal(torch.get_rng_state(), random)
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+    assert type(model.layers[0].dropout1) is nn.Dropout
+    template = kn.TransformerEncoderLayer(WIDTH, 2, 32, batch_first=True, scheme="post-ln")
+    profile = kn.profile_branches(kn.TransformerEncoder(template, 12), *X)
+    wanted = get_scheme("admin").with_profile(profile)
+    for index, change in enumerate(plan.changes):
+        assert change.new_skip_scale == pytest.approx(wanted.at(plan.depth, index).skip_scale, rel=0.25)
+    apply_conversion(model, plan)
+    learned = [value for name, value in model.named_parameters() if "kilolayer_skip_scale" in name]
+    assert [one[0].item() for one in learned] == pytest.approx([change.new_skip_scale for change in plan.changes])
+
+
+class Model(nn.Module):
+    """Layers between embeddings and a head that nothing names."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(10, WIDTH)
+        self.encoder = torch_encoder(norm_first=True)
+
+    def forward(self, tokens):
+        return self.encoder(self.embedding(tokens))
+
+
+@pytest.mark.parametrize("scheme", ["fixup", "t-fixup"])
+def test_embeddings_that_nothing_names_are_not_guessed(scheme):
+    with pytest.raises(Refusal, match=r"embedding\.weight of this Model is one of them is not known"):
+        plan_conversion(Model(), scheme, fresh=True, inputs=(torch.arange(4)[None],))
+    notes = plan_conversion(torch_encoder(norm_first=True), scheme, fresh=True).notes
+    assert any("yours" in note for note in notes)
 
 
 @pytest.mark.parametrize("norm_first", [False, True])
