@@ -6,11 +6,11 @@ tensors it reads, takes their statistics at once (no tensor is kept), looks at t
 the optimizer's remains.
 """
 
-from kilolayer.monitor.departures import Departure
 from kilolayer.monitor.monitor import Monitor
 from kilolayer.monitor.schedule import EverySteps, FirstSteps, LogSpaced
 from kilolayer.monitor.sites import describe_sites
-from kilolayer.monitor.spikes import Rise, Spike, find_spikes, trace_spike
+from kilolayer.recording.departures import Departure
+from kilolayer.recording.spikes import Rise, Spike, find_spikes, trace_spike
 
 __all__ = [
     "Departure",

@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from kilolayer.recording.spikes import Spike
 from kilolayer.report.grid import run_series
 from kilolayer.report.lines import rounded
 from kilolayer.report.panel import step_bounds
 from kilolayer.report.scale import scale_label, step_ticks, ticks
+from kilolayer.report.text import inert
 from kilolayer.report.thin import thin_curve
 from kilolayer.report.view import RunView
 
@@ -18,6 +20,9 @@ MAX_DECADES = 3.0
 LOG_FROM_DECADES = 1.5
 MAX_MARKS = 12
 """More marks along the upper edge would touch each other."""
+
+MAX_SPIKES = 20
+"""Spikes marked on a curve, the largest ones; all are counted."""
 
 
 class LossAxis:
@@ -72,9 +77,26 @@ def loss_panel(run: RunView, axis: LossAxis, *, nonfinite_step: int | None, limi
         "x": steps[kept].tolist(),
         "y": rounded(axis.place(losses[kept])),
         "above": {"x": steps[above].tolist(), "y": rounded(axis.place(losses[above]))},
+        "spikes": _spike_marks(run, dict(zip(steps.tolist(), axis.place(losses).tolist(), strict=True))),
         "x_ticks": step_ticks(*step_bounds(steps)[[0, -1]], count=6),
         "log": axis.log,
         "y_range": [axis.low, axis.high],
         "y_ticks": list(axis.ticks()),
         "nonfinite_step": nonfinite_step,
+    }
+
+
+def spike_size(spike: Spike) -> float:
+    """How far a spike's gradient norm lies above its window, in standard deviations."""
+    return (spike.grad_norm - spike.mean) / max(spike.sd, np.finfo(float).tiny)
+
+
+def _spike_marks(run: RunView, heights: dict[int, float]) -> dict[str, list[Any]]:
+    """Step, place on the curve and text of the largest spikes at whose step there is a loss to mark."""
+    marked = [spike for spike in run.spikes if np.isfinite(heights.get(spike.step, np.nan))]
+    kept = sorted(sorted(marked, key=spike_size)[-MAX_SPIKES:], key=lambda spike: spike.step)
+    return {
+        "x": [spike.step for spike in kept],
+        "y": rounded(np.array([heights[spike.step] for spike in kept])),
+        "text": [inert(str(spike), limit=300) for spike in kept],
     }

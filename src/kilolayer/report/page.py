@@ -12,7 +12,7 @@ from kilolayer.recording import Recording
 from kilolayer.report.facts import shared_and_differing, structure_sentence, summary_labels
 from kilolayer.report.grid import Grid, GridReader, first_nonfinite_step, run_series
 from kilolayer.report.group import Group, Picture
-from kilolayer.report.loss import LossAxis, loss_panel
+from kilolayer.report.loss import LossAxis, loss_panel, spike_size
 from kilolayer.report.numbers import number_table
 from kilolayer.report.panel import Budget, Names, depth_panel
 from kilolayer.report.pictures import structure_group, trials_group
@@ -127,6 +127,8 @@ def _losses(runs: Sequence[RunView], grids: Sequence[Sequence[Grid | None]], pan
     meaning = "Training loss of each step" + (", on the same axis for all runs." if len(runs) > 1 else ".")
     if any(panel["above"]["x"] for panel in panels[num_others:]):
         meaning += " Triangles mark losses above the axis."
+    if any(panel["spikes"]["x"] for panel in panels[num_others:]):
+        meaning += " Diamonds mark spikes; point at one to read what rose first."
     return Group("loss", "Loss", meaning, tuple(pictures))
 
 
@@ -136,6 +138,10 @@ def loss_words(run: RunView, nonfinite_step: int | None) -> str:
     finite = np.flatnonzero(np.isfinite(losses))
     ends = dict.fromkeys(finite[[0, -1]].tolist()) if len(finite) else ()
     said = [f"{format_number(losses[index])} at step {steps[index]}" for index in ends]
+    if run.spikes:
+        largest = max(run.spikes, key=spike_size)
+        count = "1 spike" if len(run.spikes) == 1 else f"{len(run.spikes)} spikes, the largest"
+        said.append(f"{count} at {inert(str(largest), limit=300)}")
     if nonfinite_step is not None:
         said.append(f"first non-finite value at step {nonfinite_step}")
     return f"Loss {', '.join(said)}."

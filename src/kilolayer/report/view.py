@@ -11,6 +11,7 @@ import numpy as np
 from kilolayer.diagnosis.evidence import Evidence
 from kilolayer.diagnosis.finding import Finding
 from kilolayer.recording import Recording
+from kilolayer.recording.spikes import Spike, find_spikes
 from kilolayer.report.ratios import undefined_ratios
 from kilolayer.report.trial import TrialView
 
@@ -135,6 +136,14 @@ class RunView:
             several = len(self.not_evaluated) > 1
             return f"{len(self.not_evaluated)} rule{'s' if several else ''} could not be evaluated"
         return ""
+
+    @cached_property
+    def spikes(self) -> tuple[Spike, ...]:
+        """Jumps of gradient norm or loss, in order; what is not finite is marked apart from them."""
+        if not self.recording.has("run", "grad_norm"):
+            return ()
+        found = find_spikes(self.recording)
+        return tuple(one for one in found if np.isfinite([one.grad_norm, one.loss_factor or 0.0]).all())
 
     @property
     def other_findings(self) -> tuple[Finding, ...]:

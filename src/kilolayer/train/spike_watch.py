@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from kilolayer.monitor import Spike, trace_spike
-from kilolayer.monitor.departures import LOOKBACK, MIN_HISTORY, MIN_SD_SHARE, NUM_SDS, WINDOW
 from kilolayer.recording import RecordingWriter, Site
+from kilolayer.recording.departures import LOOKBACK, MIN_HISTORY, MIN_SD_SHARE, NUM_SDS, WINDOW
 
 KEPT = WINDOW + LOOKBACK
 

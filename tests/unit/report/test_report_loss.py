@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 from report_runs import empty, exploding, healthy, recording
 
-from kilolayer.report.loss import MAX_DECADES, MAX_MARKS, LossAxis, loss_panel
+from kilolayer.recording import RecordingWriter, Site
+from kilolayer.report.loss import MAX_DECADES, MAX_MARKS, MAX_SPIKES, LossAxis, loss_panel
+from kilolayer.report.page import loss_words
 from kilolayer.report.view import RunView
 
 
@@ -78,3 +80,51 @@ def test_a_long_curve_is_thinned_with_its_spike():
 
 def test_no_loss_no_panel():
     assert loss_panel(empty(), LossAxis.of_runs([healthy()]), nonfinite_step=None, limit=10) is None
+
+
+def spiking(*jumps, num_steps=60):
+    """A run whose gradient norm jumps at the given steps: step -> factor; block 1's matrix is where it comes from."""
+    writer = RecordingWriter()
+    writer.sites.append(Site("blocks.0.weight", "blocks.0", "weight", 0, block_index=0))
+    factors = dict(jumps)
+    for step in range(num_steps):
+        norm = factors.get(step, 1.0) * (1.0 + 0.01 * (step % 3))
+        writer.add(step, "run", "run", "loss", 2.0 - 0.01 * step)
+        writer.add(step, "run", "run", "grad_norm", norm)
+        writer.add(step, "blocks.0.weight", "param_grad", "l2_norm", norm)
+    return RunView("run", writer.close())
+
+
+def spikes_in(view, limit=100):
+    return loss_panel(view, LossAxis.of_runs([view]), nonfinite_step=None, limit=limit)["spikes"]
+
+
+def test_spikes_are_marked_on_the_curve_with_what_rose_first():
+    marks = spikes_in(spiking((30, 9.0), (50, 40.0)))
+    assert marks["x"] == [30, 50]
+    np.testing.assert_allclose(marks["y"], [1.7, 1.5], atol=1e-3)
+    assert all("blocks.0.weight rose first" in text for text in marks["text"])
+
+
+def test_a_calm_run_has_none():
+    assert spikes_in(spiking())["x"] == []
+    assert spikes_in(run(lambda step: 2.0))["x"] == []
+    assert "spike" not in loss_words(spiking(), None)
+
+
+def test_what_is_not_finite_is_no_spike_besides():
+    assert spikes_in(spiking((30, float("inf"))))["x"] == []
+
+
+def test_the_largest_spikes_are_kept_and_the_words_count_all():
+    apart = 140  # farther than the window that a jump is measured against
+    jumps = [(20 + apart * number, 10.0 + number) for number in range(MAX_SPIKES + 5)]
+    view = spiking(*jumps, num_steps=apart * (len(jumps) + 1))
+    marked = spikes_in(view)["x"]
+    assert len(view.spikes) == len(jumps)
+    assert marked == [step for step, _ in jumps[-MAX_SPIKES:]]
+    assert f"{len(jumps)} spikes, the largest at step {jumps[-1][0]}" in loss_words(view, None)
+
+
+def test_one_spike_is_told_in_words():
+    assert "1 spike at step 30: gradient norm 9" in loss_words(spiking((30, 9.0)), None)

@@ -291,6 +291,10 @@
       type: "scatter", mode: "markers", x: panel.above.x, y: panel.above.x.map(() => panel.y_range[1]),
       marker: { symbol: "triangle-up", size: 9, color: CURVES[0] }, cliponaxis: false,
       hoverinfo: "text", text: texts(panel.above),
+    }, {
+      type: "scatter", mode: "markers", x: panel.spikes.x, y: panel.spikes.y,
+      marker: { symbol: "diamond-open", size: 11, color: CURVES[1], line: { width: 2 } }, cliponaxis: false,
+      hoverinfo: "text", text: panel.spikes.text.map(inert),
     }], layout, CONFIG);
   }
 

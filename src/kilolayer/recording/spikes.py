@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kilolayer.monitor.departures import MIN_HISTORY, NUM_SDS, WINDOW, Band, Departure, Places, usual
-from kilolayer.recording import Recording, Site
+from kilolayer.recording.departures import MIN_HISTORY, NUM_SDS, WINDOW, Band, Departure, Places, usual
+from kilolayer.recording.recording import Recording
+from kilolayer.recording.site import Site
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kilolayer.recording import Recording, Site
+from kilolayer.recording.recording import Recording
+from kilolayer.recording.site import Site
 
 WINDOW = 128
 """Steps a jump is measured against."""
