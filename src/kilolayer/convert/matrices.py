@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from torch import nn
 
 from kilolayer.convert.branches import Matrix
+from kilolayer.convert.kept_features import kept_features
 from kilolayer.convert.parameter_names import Names
 from kilolayer.schemes import Role
 from kilolayer.structure import ops
@@ -192,11 +193,12 @@ def _feature_part(graph: Graph, index: int) -> tuple[int, int] | None:
     outputs, source = graph.nodes[matrix].shape[-1], graph.nodes[node.inputs[0]]
     dim = int(node.arguments.get("dim", 0)) % len(source.shape)
     if node.arguments.get("view") in ("select", "unbind"):
-        # torch.nn.MultiheadAttention views a packed projection as (2 or 3, ..., width).
-        size = outputs // source.shape[dim]
-        position = int(node.arguments.get("index", node.output)) % source.shape[dim]
-        is_contiguous = node.shape[-1] == size and source.shape[dim] in (2, 3)
-        return (position * size, (position + 1) * size) if is_contiguous else None
+        # A packed projection is viewed as (2 or 3, ..., width) or (2 or 3, ..., heads, width of a head).
+        between = list(_behind(graph, index))
+        way = [*reversed(between[: between.index(matrix) + 1]), index]
+        part = kept_features(graph, way) if source.shape[dim] in (2, 3) else None
+        is_share = part is not None and (part[1] - part[0]) * source.shape[dim] == outputs
+        return part if is_share else None
     return _slice(graph, index) if dim == len(source.shape) - 1 and source.shape[-1] == outputs else None
 
 

@@ -314,3 +314,26 @@ def test_an_optimizer_of_another_model_is_refused():
     other = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)
     with pytest.raises(ValueError, match="trains none of this model's parameters"):
         apply_conversion(encoder(), plan_conversion(encoder(), "deepnorm"), optimizer=other)
+
+
+@pytest.fixture
+def wrapped(tmp_path):
+    distributed = torch.distributed
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
+    yield nn.parallel.DistributedDataParallel(encoder())
+    distributed.destroy_process_group()
+
+
+def test_a_wrapped_model_is_converted_where_it_is_and_changed_in_size_only_inside(wrapped):
+    done = apply_conversion(wrapped, plan_conversion(wrapped, "deepnorm"))
+    assert done.max_difference <= 1e-5
+    wrapped(X).pow(2).mean().backward()
+    assert all(parameter.grad is not None for parameter in wrapped.parameters())
+    again = nn.parallel.DistributedDataParallel(encoder())
+    for change in (
+        lambda: apply_conversion(again, plan_conversion(again, "rezero", fresh=True)),
+        lambda: redepth(again, 4),
+    ):
+        with pytest.raises(ValueError, match=r"change the model inside, its \.module, and wrap that anew"):
+            change()
+    assert len(again.module.layers) == 2

@@ -143,3 +143,46 @@ def test_stages_have_no_depth_a_scheme_knows():
 
     with pytest.raises(Refusal, match="has 3 streams of residual sums"):
         read_branches(Stages(), X)
+
+
+class Packed(nn.Module):
+    """A pre-norm block whose one projection makes query, key and value, as many write it."""
+
+    def __init__(self, layout, heads):
+        super().__init__()
+        self.layout, self.heads = layout, heads
+        self.norm = nn.LayerNorm(12)
+        self.qkv = nn.Linear(12, 36)
+        self.proj = nn.Linear(12, 12)
+
+    def split(self, packed):
+        batch, length, _ = packed.shape
+        if self.layout == "unbind":  # timm
+            return packed.reshape(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
+        if self.layout == "index":
+            parts = packed.view(batch, length, 3, self.heads, -1).transpose(1, 3)
+            return parts[:, :, 0], parts[:, :, 1], parts[:, :, 2]
+        if self.layout == "chunk":
+            return [one.view(batch, length, self.heads, -1).transpose(1, 2) for one in packed.chunk(3, dim=-1)]
+        return packed.view(batch, length, self.heads, 3, -1).permute(3, 0, 2, 1, 4).unbind(0)  # GPT-NeoX
+
+    def forward(self, x):
+        query, key, value = self.split(self.qkv(self.norm(x)))
+        mixed = nn.functional.scaled_dot_product_attention(query, key, value)
+        return x + self.proj(mixed.transpose(1, 2).reshape(x.shape))
+
+
+@pytest.mark.parametrize("heads", [1, 2, 3])
+@pytest.mark.parametrize("layout", ["unbind", "index", "chunk", "by head"])
+def test_the_rows_of_a_packed_projection(layout, heads):
+    torch.manual_seed(0)
+    model = nn.Sequential(Packed(layout, heads), Packed(layout, heads))
+    branch = read_branches(model, (torch.randn(2, 5, 12),)).branches[0]
+    found = {matrix.role: (matrix.weight, matrix.part) for matrix in branch.matrices}
+    if layout == "by head" and heads > 1:
+        assert found == {}
+        return
+    parts = {"query": (0, 12), "key": (12, 24), "value": (24, 36)}
+    assert found == {role: ("0.qkv.weight", part) for role, part in parts.items()} | {
+        "attention_out": ("0.proj.weight", None)
+    }
