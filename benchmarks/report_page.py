@@ -23,7 +23,7 @@ from browsing import Opened, chromium
 
 ROOT = Path(__file__).parent.parent
 LAB = ["lab", "wirings", "--lr", "0.05", "--blocks", "64", "--width", "128", "--steps", "60", "--jobs", "1"]
-MAX_BYTES = 200_000
+MAX_BYTES = 150_000
 WIDTH = 1200
 
 # The bar that stays on top while one scrolls would stand in the middle of a picture of the whole page.
@@ -36,13 +36,21 @@ def page_of(folders: list[Path], folder: Path) -> Path:
     return save_report(report, folder / f"{len(report.runs)}.html")
 
 
-def take(browser, page: Path, picture: Path, *, part: str | None = None, dark: bool = False) -> None:
+def take(
+    browser,
+    page: Path,
+    picture: Path,
+    *,
+    part: str | None = None,
+    dark: bool = False,
+    style: str = STILL,
+) -> None:
     """One screenshot: of a part of a page, or of all of it."""
     context = browser.new_context(
         viewport={"width": WIDTH, "height": 900}, color_scheme="dark" if dark else "light", device_scale_factor=1
     )
     tab = Opened(context.new_page(), page)
-    tab.page.add_style_tag(content=STILL)
+    tab.page.add_style_tag(content=style)
     tab.draw_all()
     tab.page.wait_for_timeout(500)
     if part is None:
