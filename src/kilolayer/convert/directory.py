@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import shutil
 import tempfile
@@ -220,3 +221,22 @@ def _copy_others(directory: Path, partial: Path) -> None:
         is_weights = one.suffix in WEIGHTS or one.name.endswith(".index.json")
         if one.is_file() and not one.is_symlink() and not is_weights and not (partial / one.name).exists():
             shutil.copyfile(one, partial / one.name)
+    for name in _further_modules(directory):
+        shutil.copytree(directory / name, partial / name, ignore=_symlinks)
+
+
+def _further_modules(directory: Path) -> Iterator[str]:
+    """Folders beside a sentence encoder that hold what comes behind it, such as its pooling."""
+    try:
+        listed = json.loads((directory / "modules.json").read_text(encoding="utf-8"))
+        names = [one["path"] for one in listed if one["path"]]
+    except (OSError, ValueError, TypeError, KeyError):  # not a sentence encoder's
+        return
+    for name in names:
+        is_plain = isinstance(name, str) and Path(name).name == name
+        if is_plain and (directory / name).is_dir() and not (directory / name).is_symlink():
+            yield name
+
+
+def _symlinks(folder: str, names: list[str]) -> list[str]:
+    return [name for name in names if (Path(folder) / name).is_symlink()]

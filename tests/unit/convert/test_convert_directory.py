@@ -157,3 +157,29 @@ def test_a_plan_writes_nothing(tmp_path):
     before = sorted(tmp_path.rglob("*"))
     assert plan_directory(tmp_path / "saved", "deepnorm").changes[0].new_skip_scale == 4**0.25
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_what_stands_beside_the_model_comes_along_but_no_stale_weights(tmp_path):
+    folder = tmp_path / "saved"
+    save("BERT", folder)
+    modules = [{"path": ""}, {"path": "1_Pooling"}, {"path": "../outside"}, {"path": "gone"}]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (tmp_path / "outside").mkdir()
+    for name in ("1_Pooling", "checkpoint-5", "onnx"):
+        (folder / name).mkdir()
+        (folder / name / "config.json").write_text("{}")
+    (folder / "1_Pooling" / "link").symlink_to(tmp_path / "outside")
+    for name in ("vocab.txt", "pytorch_model.bin", "tf_model.h5"):
+        (folder / name).write_text("x")
+    convert_directory(folder, tmp_path / "out", "deepnorm")
+    found = {str(one.relative_to(tmp_path / "out")) for one in (tmp_path / "out").rglob("*") if one.is_file()}
+    wanted = {"config.json", "model.safetensors", "modules.json", "vocab.txt", "1_Pooling/config.json"}
+    assert found == wanted
+
+
+@pytest.mark.parametrize("listed", ["{", "[1]", "{}", '[{"path": 3}]', "null"])
+def test_a_broken_list_of_modules_names_none(listed, tmp_path):
+    save("BERT", tmp_path / "saved")
+    (tmp_path / "saved" / "modules.json").write_text(listed)
+    convert_directory(tmp_path / "saved", tmp_path / "out", "deepnorm")
+    assert (tmp_path / "out" / "modules.json").read_text() == listed
