@@ -28,12 +28,6 @@ class LiveView:
         ValueError: ``every_s`` not positive.
 
     Examples:
-        In a notebook::
-
-            with kl.Monitor(model, optimizer, out="runs/a") as monitor, kl.report.LiveView("runs/a"):
-                train(model, optimizer, monitor)
-
-    Examples:
         >>> import tempfile, torch, kilolayer as kl
         >>> folder, model = tempfile.mkdtemp() + "/a", torch.nn.Linear(2, 1)
         >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
