@@ -21,6 +21,8 @@ from kilolayer.schemes import BranchScales, Depth, Scheme, get_scheme
 SAME = 1e-9
 """Relative; two skip scales that agree this far are one."""
 
+ANEW = "To train it anew, pass fresh=True to plan_conversion"
+
 
 def plan_conversion(
     model: nn.Module,
@@ -97,6 +99,9 @@ def read_branches(model: nn.Module, inputs: Any) -> Network:
     Raises:
         ValueError: inputs that are needed, or a model that shows no plain residual branches.
     """
+    sharded = next((name for name, one in model.named_parameters() if hasattr(one, "placements")), None)
+    if sharded is not None:
+        raise Refusal(f"{sharded} of this {type(model).__name__} is sharded; change the model before it is sharded")
     if wirings_of(model):
         raise Refusal(
             f"this {type(model).__name__} was rewired to another scheme already, and verified then; its branches can "
@@ -158,7 +163,7 @@ def check_foldable(model: nn.Module, network: Network, scheme: Scheme) -> None:
             where = {"none": "no norm at all", "pre": "pre-norm"}.get(branch.norm_placement, branch.norm_placement)
             raise Refusal(
                 f"{branch.name} of {name} is {where}: behind its sum stands no norm that would divide a skip scale out "
-                f"again, so no weights make it compute as {scheme.name}. To train it anew, pass fresh=True"
+                f"again, so no weights make it compute as {scheme.name}. {ANEW}"
             )
         if branch.kind != "identity":
             raise Refusal(f"{branch.name} of {name} has a {branch.kind} skip, which no scheme here describes")
@@ -171,7 +176,7 @@ def check_foldable(model: nn.Module, network: Network, scheme: Scheme) -> None:
     if not has_its_norms or scales.special_parts or not scales.has_skip:
         raise Refusal(
             f"a trained post-norm model has no way to {scheme.name!r} that keeps its outputs; the schemes that differ "
-            "from it by a skip scale only are 'post-ln' and 'deepnorm'. To train it anew, pass fresh=True"
+            f"from it by a skip scale only are 'post-ln' and 'deepnorm'. {ANEW}"
         )
 
 

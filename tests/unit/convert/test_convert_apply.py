@@ -317,14 +317,26 @@ def test_an_optimizer_of_another_model_is_refused():
 
 
 @pytest.fixture
-def wrapped(tmp_path):
+def one_process(tmp_path):
     distributed = torch.distributed
     distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
-    yield nn.parallel.DistributedDataParallel(encoder())
+    yield
     distributed.destroy_process_group()
 
 
-def test_a_wrapped_model_is_converted_where_it_is_and_changed_in_size_only_inside(wrapped):
+def test_a_sharded_model_is_refused(one_process):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    model = encoder()
+    fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
+    for change in (lambda: plan_conversion(model, "deepnorm"), lambda: redepth(model, 4), lambda: audit(model)):
+        with pytest.raises(Refusal, match="is sharded; change the model before it is sharded"):
+            change()
+
+
+def test_a_wrapped_model_is_converted_where_it_is_and_changed_in_size_only_inside(one_process):
+    wrapped = nn.parallel.DistributedDataParallel(encoder())
     done = apply_conversion(wrapped, plan_conversion(wrapped, "deepnorm"))
     assert done.max_difference <= 1e-5
     wrapped(X).pow(2).mean().backward()
