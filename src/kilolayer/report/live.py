@@ -18,7 +18,8 @@ class LiveView:
     """Shows a run under the cell that trains it, and again every few seconds.
 
     It reads what is saved, as ``kilolayer watch`` does: a :class:`kilolayer.Monitor` saves every half minute. The
-    training loop does not know of it.
+    training loop does not know of it. Open the view before the monitor: it then ends behind it and shows the
+    finished run.
 
     Args:
         folder: the run's folder; it may not exist yet.
@@ -31,7 +32,7 @@ class LiveView:
         >>> import tempfile, torch, kilolayer as kl
         >>> folder, model = tempfile.mkdtemp() + "/a", torch.nn.Linear(2, 1)
         >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        >>> with kl.Monitor(model, optimizer, out=folder), LiveView(folder):  # doctest: +SKIP
+        >>> with LiveView(folder), kl.Monitor(model, optimizer, out=folder):  # doctest: +SKIP
         ...     train(model, optimizer)
     """
 
