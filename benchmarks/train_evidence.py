@@ -33,6 +33,9 @@ from kilolayer.train.stepper import Stepper
 
 NUM_KILLS = 200
 KILL_STEPS = 60
+KILLED_WITHIN = 1.2
+"""Kills come at an even chance within this share of the time that a run takes which is left alone."""
+
 WIDTHS, BASE_WIDTH = (64, 128, 256, 512), 64
 WIDTH_STEPS, LAST_STEPS = 40, 10
 LRS = tuple(2.0**-power for power in range(10, 3, -1))
@@ -74,7 +77,6 @@ def tatoeba(data: Path, out: Path) -> None:
 def kills(data: Path, out: Path) -> None:
     """A short run killed at random moments until it has been killed often enough, in rounds of one run each."""
     path = out / "kills.json"
-    done = json.loads(path.read_text()) if path.is_file() else {"kills": 0, "rounds": 0, "identical": 0}
     settings = (
         "width=16",
         "head_width=8",
@@ -94,10 +96,8 @@ def kills(data: Path, out: Path) -> None:
         done = {"kills": 0, "rounds": 0, "identical": 0, "seconds": time.time() - started}
     while done["kills"] < NUM_KILLS:
         folder = out / f"round-{done['rounds']}"
-        within = random.Random(done["rounds"])
-        done["kills"] += _kill_until_done(
-            command, folder, lambda within=within: within.uniform(0.0, 1.2 * done["seconds"])
-        )
+        draw = random.Random(done["rounds"])
+        done["kills"] += _kill_until_done(command, folder, draw, longest_s=KILLED_WITHIN * done["seconds"])
         done["rounds"] += 1
         done["identical"] += _same_bits(out / "straight", folder)
         path.write_text(json.dumps(done))

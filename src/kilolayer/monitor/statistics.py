@@ -26,6 +26,10 @@ NAMES = ("rms", "std", "max_abs", "zero_fraction", "saturated_fraction", "sample
 SAFE = (1e-15, 1e15)
 """Norms between which float32 neither overflows nor underflows in the squares that were summed."""
 
+SMALL, CHUNK = 1 << 10, 1 << 18
+"""Entries up to which reading a tensor takes no longer than calling for it, and entries that are put together at once:
+they stay in the cache."""
+
 SATURATED_SHARE = 0.01
 """An activation counts as saturated within this share of its range from an end."""
 
@@ -152,13 +156,43 @@ def l2_norms(tensors: Sequence[Tensor]) -> np.ndarray | Tensor:
 
     A float64 array on the CPU, a tensor on the first tensor's device elsewhere.
     """
-    stacked = torch.stack(_foreach_norms(tensors))
-    if not stacked.is_cpu:
-        return stacked
-    values = stacked.double().numpy()
+    norms = _like_norms(tensors)
+    if norms is None:
+        norms = torch.stack(_foreach_norms(tensors))
+    if not norms.is_cpu:
+        return norms
+    values = norms.double().numpy()
     for index in np.flatnonzero(~((values > SAFE[0]) & (values < SAFE[1]))).tolist():
         values[index] = vector_norm(tensors[index], dtype=torch.float64).item()
     return values
+
+
+def _like_norms(tensors: Sequence[Tensor]) -> Tensor | None:
+    """The norms where all tensors are on the CPU and of one type of four bytes or more; ``None`` elsewhere.
+
+    There a fused call is one call per tensor, so that small ones of one shape are put together first.
+    """
+    dtype = tensors[0].dtype
+    if dtype.itemsize < 4 or dtype.is_complex or not all(x.dtype is dtype and x.is_cpu for x in tensors):
+        return None
+    norms = torch.empty(len(tensors), dtype=dtype)
+    by_shape: dict[torch.Size, list[int]] = {}
+    large = []
+    for place, tensor in enumerate(tensors):
+        if 0 < tensor.numel() <= SMALL:
+            by_shape.setdefault(tensor.shape, []).append(place)
+        else:
+            large.append(place)
+    for shape, places in by_shape.items():
+        most = CHUNK // shape.numel()
+        for start in range(0, len(places), most):
+            some = places[start : start + most]
+            norms[torch.tensor(some)] = vector_norm(
+                torch.stack([tensors[place] for place in some]).view(len(some), -1), dim=1
+            )
+    if large:
+        norms[torch.tensor(large)] = torch.stack(torch._foreach_norm([tensors[place] for place in large], 2))
+    return norms
 
 
 def _foreach_norms(tensors: Sequence[Tensor]) -> list[Tensor]:

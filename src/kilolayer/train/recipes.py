@@ -44,7 +44,7 @@ def translation(**changes: Any) -> Recipe:
         "decoder_layers": 6,
         "lr": 1e-3,
         "warmup_steps": 400,
-        "steps": 8000,
+        "steps": 4000,
         "batch_size": 96,
         "dropout": 0.0,
         "label_smoothing": 0.1,
