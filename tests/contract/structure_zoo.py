@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -58,8 +60,13 @@ def mend_torchvision() -> None:
     """Let torchvision be imported beside a build of torch that its compiled operators do not load into.
 
     Its Python part registers fakes for these operators when imported, and fails where nobody has declared them.
+    Where they do load, a declaration of ours before theirs would end the process: so it is tried without first.
     """
     if importlib.util.find_spec("torchvision") is None or hasattr(torch.ops.torchvision, "nms"):
+        return
+    with warnings.catch_warnings(), contextlib.suppress(RuntimeError):
+        warnings.simplefilter("ignore")  # that its operators do not load
+        importlib.import_module("torchvision")
         return
     _MENDED.append(torch.library.Library("torchvision", "FRAGMENT"))
     for name in ("nms", "qnms"):

@@ -17,18 +17,16 @@ def structure(
 ) -> None:
     """What a model is: its residual branches in order, norms, skip factors, attention, and the scheme that makes.
 
-    The function takes no arguments and returns (model, inputs) or (model, inputs, targets, loss_fn, optimizer);
-    inputs are a tuple of positional ones, a dictionary of keyword ones, or one tensor.
+    The function takes no arguments and returns (model, inputs), (model, inputs, targets, loss_fn, optimizer) or
+    a set-up; inputs are a tuple of positional ones, a dictionary of keyword ones, or one tensor.
     """
     import contextlib
     import sys
 
-    from kilolayer.structure import read_structure
     from kilolayer.structure.drawing import render_structure
-    from kilolayer.structure.loading import load_model
+    from kilolayer.structure.loading import read_target
 
     # What the user's code prints is not the answer.
     with contextlib.redirect_stdout(sys.stderr):
-        model, inputs = load_model(target)
-        found = read_structure(model, inputs)
+        found = read_target(target)
     typer.echo(json_format.dumps(found.to_dict(), allow_nan=False) if json else render_structure(found))

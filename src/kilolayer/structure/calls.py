@@ -6,6 +6,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
@@ -40,6 +41,8 @@ class CallStack:
     def __enter__(self) -> CallStack:
         # Hooks on every module, not global ones, which compiled models warn of.
         for module in self._modules.values():
+            if isinstance(module, torch.jit.ScriptModule):
+                continue  # takes no hooks; its operations are seen, and count as its caller's
             self._handles.append(module.register_forward_pre_hook(self._enter))
             self._handles.append(module.register_forward_hook(self._leave, always_call=True))
         return self

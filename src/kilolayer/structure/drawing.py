@@ -100,8 +100,14 @@ def _factor(scale: float | str, parameters: Sequence[str], value: float | None) 
         return []
     if isinstance(scale, float):
         return [f"× {scale:.4g}"]
-    names = " ".join(name.rpartition(".")[2] for name in parameters) or "a parameter"
+    names = " ".join(_short(name) for name in parameters) or "a parameter"
     return [f"× {names}" + ("" if value is None else f" (now {value:.3g})")]
+
+
+def _short(name: str) -> str:
+    """The last part of a parameter's name; a place in a list, which looks like a factor, with the list's name."""
+    *owners, last = name.split(".")
+    return f"{owners[-1]}.{last}" if last.isdigit() and owners else last
 
 
 def _headline(structure: Structure) -> str:

@@ -13,15 +13,21 @@ from typing import Any
 
 from torch import nn
 
+from kilolayer.structure.read import inputs_in, read_structure
+from kilolayer.structure.structure import Structure
+
 NUM_PARTS = (2, 5)
 """``(model, inputs)``, or ``(model, inputs, targets, loss_fn, optimizer)``."""
+
+_PACKAGE = Path(__file__).parents[1]
 
 
 def load_model(target: str) -> tuple[nn.Module, Any]:
     """Model and inputs from ``FILE.py:FUNCTION``.
 
-    The function takes no arguments and returns ``(model, inputs)`` or ``(model, inputs, targets, loss_fn,
-    optimizer)``. Its file is run as a script beside it would be: its folder is where it imports from.
+    The function takes no arguments and returns ``(model, inputs)``, ``(model, inputs, targets, loss_fn, optimizer)``
+    or a set-up: any object with a ``.model`` and a ``.batch``. Its file is run as a script beside it would be: its
+    folder is where it imports from.
 
     Raises:
         ValueError: no such function, an error of the user's own code, or something else returned; the message
@@ -38,12 +44,33 @@ def load_model(target: str) -> tuple[nn.Module, Any]:
     """
     function = load_function(target)
     result = _run(function, target)
+    if isinstance(getattr(result, "model", None), nn.Module) and hasattr(result, "batch"):
+        return result.model, inputs_in(result.batch)
     if not isinstance(result, tuple) or len(result) not in NUM_PARTS or not isinstance(result[0], nn.Module):
         raise ValueError(
             f"{target} must return (model, inputs) or (model, inputs, targets, loss_fn, optimizer) with a "
-            f"torch.nn.Module first, got {_describe(result)}"
+            f"torch.nn.Module first, or a set-up, got {_describe(result)}"
         )
     return result[0], result[1]
+
+
+def read_target(target: str) -> Structure:
+    """The structure of the model that ``FILE.py:FUNCTION`` returns.
+
+    Raises:
+        ValueError: as :func:`load_model`; or the model fails on its inputs, and the message says how.
+        FileNotFoundError: no such file.
+    """
+    model, inputs = load_model(target)
+    try:
+        return read_structure(model, inputs)
+    except Exception as error:
+        # An error that arose in this package is a fault of its own, or has said already what is wrong.
+        if Path(traceback.extract_tb(error.__traceback__)[-1].filename).is_relative_to(_PACKAGE):
+            raise
+        raise ValueError(
+            f"{target}: the model fails on these inputs with {type(error).__name__}: {_first_line(error)}"
+        ) from error
 
 
 def load_function(target: str) -> Callable[[], Any]:
@@ -91,10 +118,12 @@ def _run(function: Callable[[], Any], target: str) -> Any:
         frames = traceback.extract_tb(error.__traceback__)
         path = str(Path(target.partition(".py")[0] + ".py").resolve())
         frame = ([one for one in frames if str(Path(one.filename).resolve()) == path] or frames)[-1]
-        text = str(error).splitlines()[0] if str(error) else ""
-        raise ValueError(
-            f"{target} failed with {type(error).__name__}: {text} ({Path(frame.filename).name}, line {frame.lineno})"
-        ) from error
+        place = f"{Path(frame.filename).name}, line {frame.lineno}"
+        raise ValueError(f"{target} failed with {type(error).__name__}: {_first_line(error)} ({place})") from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
 
 
 def _describe(result: Any) -> str:

@@ -51,7 +51,7 @@ def read_structure(model: Any, inputs: Any = None) -> Structure:
         (6, 'post', 'post-ln')
     """
     if not isinstance(model, nn.Module) and hasattr(model, "model") and hasattr(model, "batch"):
-        inputs = _inputs_in(model.batch) if inputs is None else inputs
+        inputs = inputs_in(model.batch) if inputs is None else inputs
         model = model.model
     args, kwargs = _split_inputs(model, inputs)
     return read_call(model, args, kwargs)
@@ -63,7 +63,8 @@ def read_call(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         return analyze(build_graph(_record(model, args, kwargs)), model)
 
 
-def _inputs_in(batch: Any) -> Any:
+def inputs_in(batch: Any) -> Any:
+    """What a model is called with: the first of a pair ``(inputs, targets)``, else the whole batch."""
     is_pair = isinstance(batch, (tuple, list)) and len(batch) == 2
     return batch[0] if is_pair else batch
 

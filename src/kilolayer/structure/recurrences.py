@@ -38,8 +38,10 @@ def _uses_of_matrices(graph: Graph) -> dict[int, list[int]]:
 
 
 def _source(graph: Graph, index: int) -> int:
+    """The parameter behind a view of it, or the first of those behind something made of parameters and constants."""
     while graph.nodes[index].inputs:
-        index = graph.nodes[index].inputs[0]
+        inputs = graph.nodes[index].inputs
+        index = next((one for one in inputs if graph.nodes[one].kind == "parameter"), inputs[0])
     return index
 
 

@@ -52,3 +52,19 @@ def test_no_sum_at_all():
 
 def test_a_recurrent_layer():
     assert "The model runs 5 times on its own result." in render(nn.LSTM(3, 4), torch.randn(5, 2, 3))
+
+
+def test_a_factor_in_a_list_is_drawn_with_the_name_of_the_list():
+    class Gated(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear, self.gate = nn.Linear(8, 8), nn.Parameter(torch.tensor(0.5))
+            self.gates = nn.ParameterList([nn.Parameter(torch.tensor(0.25))])
+
+        def forward(self, x):
+            x = x + self.gate * self.linear(x)
+            return x + self.gates[0] * self.linear(x)
+
+    drawn = render(Gated())
+    assert "× gate (now 0.5)" in drawn
+    assert "× gates.0 (now 0.25)" in drawn

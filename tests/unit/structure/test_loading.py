@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from kilolayer.structure.loading import load_model
+from kilolayer.structure import loading
+from kilolayer.structure.loading import load_model, read_target
 
 FILE = """
 import helper_of_the_user
@@ -14,6 +15,22 @@ def both():
 def setup():
     model = nn.Linear(3, 2)
     return model, torch.zeros(1, 3), torch.zeros(1, 2), nn.MSELoss(), torch.optim.SGD(model.parameters(), lr=0.1)
+
+class SetUp:
+    def __init__(self, batch):
+        self.model, self.batch = nn.Linear(3, 2), batch
+
+def a_set_up():
+    return SetUp((torch.zeros(1, 3), torch.zeros(1, 2)))
+
+def narrow():
+    return nn.Linear(3, 2), torch.zeros(1, 4)
+
+def numbers():
+    return nn.Linear(3, 2), (5,)
+
+def lazy():
+    return nn.LazyLinear(3), torch.zeros(1, 4)
 
 def failing():
     raise KeyError("data")
@@ -47,7 +64,7 @@ def test_a_set_up(path):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("failing", r"failed with KeyError: 'data' \(mine.py, line 14\)"),
+        ("failing", r"failed with KeyError: 'data' \(mine.py, line 30\)"),
         ("number", "must return .model, inputs. .* got a int"),
         ("swapped", "got a tuple of tuple, Linear"),
         ("bot", "has no function 'bot'; did you mean 'both'"),
@@ -76,3 +93,33 @@ def test_a_file_that_does_not_run(tmp_path):
         ValueError, match=r"broken.py failed with ZeroDivisionError: division by zero \(broken.py, line 1\)"
     ):
         load_model(f"{tmp_path}/broken.py:both")
+
+
+def test_an_object_with_a_model_and_a_batch(path):
+    model, inputs = load_model(f"{path}:a_set_up")
+    assert isinstance(model, torch.nn.Linear)
+    assert inputs.shape == (1, 3)
+    assert read_target(f"{path}:a_set_up").branches == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("narrow", r"mine.py:narrow: the model fails on these inputs with RuntimeError: mat1 and mat2 .*1x4 and 3x2.$"),
+        ("numbers", r"the model fails on these inputs with TypeError: linear\(\): argument 'input'"),
+        ("lazy", r"^parameter 'weight' has no shape yet"),
+    ],
+)
+def test_inputs_that_do_not_fit(path, name, message):
+    with pytest.raises(ValueError, match=message):
+        read_target(f"{path}:{name}")
+
+
+def test_a_fault_of_the_package_is_not_put_on_the_model(path, monkeypatch):
+    def broken(model, inputs):
+        raise KeyError("node")
+
+    broken.__code__ = broken.__code__.replace(co_filename=loading.__file__)
+    monkeypatch.setattr(loading, "read_structure", broken)
+    with pytest.raises(KeyError, match="node"):
+        read_target(f"{path}:both")

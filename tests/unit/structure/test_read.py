@@ -1,6 +1,7 @@
 """Every way a model can be run: compiled, traced, checkpointed, fake, mixed precision, opaque."""
 
 import gc
+import warnings
 from types import SimpleNamespace
 
 import pytest
@@ -236,6 +237,46 @@ def test_a_shared_block_is_told_by_its_call_and_recurs():
     structure = read_structure(Looped(), rows())
     assert [(branch.path, branch.call) for branch in structure.branches] == [("block", call) for call in range(4)]
     assert [(one.path, one.times) for one in structure.recurrences] == [("block", 4)]
+
+
+def test_a_table_that_each_layer_projects_with_a_weight_of_its_own_is_no_recurrence():
+    class Position(nn.Module):
+        def __init__(self, table):
+            super().__init__()
+            self.query, self.key = nn.Linear(8, 8), nn.Linear(8, 8)
+            self.table = [table]
+
+        def forward(self, x):
+            return self.query(x) @ self.key(self.table[0]).T @ self.table[0]
+
+    table = torch.randn(4, 8)
+    assert read_structure(nn.Sequential(*[Position(table) for _ in range(3)]), rows()).recurrences == ()
+    layer = Position(table)
+    assert [(one.path, one.times) for one in read_structure(nn.Sequential(layer, layer), rows()).recurrences] == [
+        ("0", 2)
+    ]
+
+
+def scripted_linear():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch.jit is deprecated, and there are models that hold it
+        return torch.jit.script(nn.Linear(8, 8))
+
+
+def test_a_scripted_part_is_read_though_it_takes_no_hooks():
+    class Scripted(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.linear = nn.LayerNorm(8), scripted_linear()
+
+        def forward(self, x):
+            return x + self.linear(self.norm(x))
+
+    structure = read_structure(nn.Sequential(Scripted(), Scripted()), rows())
+    assert [(branch.path, branch.norm_placement) for branch in structure.branches] == [("0", "pre"), ("1", "pre")]
+    assert structure.opaque == ()
+    whole = read_structure(scripted_linear(), rows())
+    assert (whole.branches, whole.opaque) == ((), ())
 
 
 @pytest.mark.parametrize(("cell", "times"), [(nn.LSTM(4, 4), 5), (nn.GRU(4, 4), 5), (nn.RNN(4, 4), 5)])
