@@ -11,12 +11,17 @@ BIN := $(VENV)/bin
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
-$(VENV)/.made: pyproject.toml constraints.txt
+# What a first look needs, without the libraries that only tests and docs use.
+$(VENV)/.demo: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[lab,report]'
+	@touch $@
+
+$(VENV)/.made: $(VENV)/.demo
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[test,docs]'
 	@touch $@
 
-demo: $(VENV)/.made ## eight wirings of a 64-block network on digits: tables, verdicts, report.html
+demo: $(VENV)/.demo ## eight wirings of a 64-block network on digits: tables, verdicts, report.html
 	$(BIN)/kilolayer lab wirings --lr 0.05 --steps 100 --width 128 --out runs/demo
 
 test: $(VENV)/.made ## the tests
