@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kilolayer.lab.depth_cells import DepthExperiment, to_record
-from kilolayer.lab.depth_pictures import Panel, draw_panels, save_picture, style_of
+from kilolayer.lab.depth_pictures import Panel, draw_panels, save_picture, scale_height_by_log, style_of
 from kilolayer.lab.depth_results import Standing, save_table, sentence, stand
 from kilolayer.lab.experiment import finished_runs
 from kilolayer.lab.progress import run_with_progress
@@ -70,7 +70,9 @@ def draw_depths(standings: list[Standing]) -> bytes:
             for number, name in enumerate(names):
                 layers = [one.layers for one in standings if one.scheme == name]
                 axes.plot(layers, values[number], label=name, marker="o", markersize=3, **style_of(number))
-            axes.set(xscale="log", xlabel="layers", ylabel=label, yscale="log" if is_log else "linear")
+            axes.set(xscale="log", xlabel="layers", ylabel=label)
+            if is_log:
+                scale_height_by_log(axes)
 
         return draw
 

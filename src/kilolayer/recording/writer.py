@@ -19,6 +19,9 @@ from kilolayer.recording.recording import Recording
 from kilolayer.recording.schema import FORMAT, HEADER, PART_PATTERN, ROLES, SCHEMA
 from kilolayer.recording.site import Site
 
+PART_ROWS, MOST_PART_ROWS, VALUES_PER_SITE = 500_000, 4_000_000, 20
+"""Rows of a part: enough for a site's names to cost little beside its values, and no more than memory bears."""
+
 LAST_STEP = int(np.iinfo(np.int32).max)
 
 
@@ -69,7 +72,7 @@ def write_header(
 
 
 class RecordingWriter:
-    """Collects rows; with ``folder`` it also writes them, a part every ``part_rows`` rows.
+    """Collects rows; with ``folder`` it also writes them, a part at a time.
 
     Parts are written by a thread of their own, one at a time, and renamed when complete: a process that is killed
     leaves a recording that lacks at most the rows since the last part. Memory holds the part being written and the
@@ -77,7 +80,8 @@ class RecordingWriter:
 
     Args:
         folder: where to write; ``None`` keeps everything in memory.
-        part_rows: rows per Parquet part.
+        part_rows: rows per Parquet part; ``None``: half a million, or up to four million where 20 values of each
+            statistic of each site take more.
 
     Raises:
         FileExistsError: the folder already holds a recording, or is a file.
@@ -90,8 +94,8 @@ class RecordingWriter:
         Recording(1 rows, 0 sites, 1 steps)
     """
 
-    def __init__(self, folder: str | Path | None = None, *, part_rows: int = 500_000):
-        if part_rows < 1:
+    def __init__(self, folder: str | Path | None = None, *, part_rows: int | None = None):
+        if part_rows is not None and part_rows < 1:
             raise ValueError(f"part_rows must be >= 1, got {part_rows}")
         self.folder = Path(folder) if folder is not None else None
         self.part_rows = part_rows
@@ -138,8 +142,13 @@ class RecordingWriter:
             # Copies: the caller may use its arrays again.
             self._pending.append((step, np.array(codes, np.int32), np.array(values, np.float32)))
         self._num_pending += len(codes)
-        if self._num_pending >= self.part_rows:
+        if self._num_pending >= self._rows_of_a_part():
             self.flush()
+
+    def _rows_of_a_part(self) -> int:
+        if self.part_rows is not None:
+            return self.part_rows
+        return min(max(PART_ROWS, VALUES_PER_SITE * len(self._codes)), MOST_PART_ROWS)
 
     def flush(self) -> None:
         """Begin to write what is pending as a part, once the part before is written; without a folder keep it.

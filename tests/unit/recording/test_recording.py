@@ -292,3 +292,16 @@ def test_arrays_that_are_used_again_change_nothing():
         values[:] = step
         writer.add_many(step, codes, values)
     assert writer.close().series("a", "activation", "rms")[1].tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("num_sites", "most", "num_steps"), [(2, 10**6, 20), (10, 10**6, 20), (10, 50, 5)])
+def test_parts_hold_several_values_of_every_site_up_to_a_limit(tmp_path, monkeypatch, num_sites, most, num_steps):
+    monkeypatch.setattr("kilolayer.recording.writer.PART_ROWS", 20)
+    monkeypatch.setattr("kilolayer.recording.writer.MOST_PART_ROWS", most)
+    writer = RecordingWriter(tmp_path / "r")
+    codes = np.array([writer.code(f"s{number}", "param", "l2_norm") for number in range(num_sites)])
+    for step in range(25):
+        writer.add_many(step, codes, np.ones(num_sites))
+    assert len(writer.close().rows) == 25 * num_sites
+    first = pq.read_table(min((tmp_path / "r").glob("*.parquet")), columns=["step"])
+    assert len(set(first.column("step").to_pylist())) == num_steps
