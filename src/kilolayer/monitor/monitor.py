@@ -80,8 +80,8 @@ class Monitor:
         out: folder for the recording; ``None`` keeps it in memory.
 
     Raises:
-        ValueError: ``every`` < 1, unknown ``stats``, ``sites`` that match nothing, a model without parameters or
-            wrapped by FSDP1, an optimizer of another model.
+        ValueError: ``every`` < 1, unknown ``stats``, ``sites`` that match nothing, a model without parameters,
+            of TorchScript or wrapped by FSDP1, an optimizer of another model.
         TypeError: an argument of the wrong kind.
         FileExistsError: ``out`` already holds a recording.
 
@@ -110,6 +110,8 @@ class Monitor:
     ):
         if not isinstance(model, nn.Module):
             raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+        if isinstance(model, torch.jit.ScriptModule):
+            raise ValueError("a model of TorchScript takes no hooks; monitor it as it is before torch.jit.script")
         if stats not in ("core", "full"):
             raise ValueError(f"stats {stats!r} is unknown; use 'core' or 'full'")
         self.model = unwrap_model(model)

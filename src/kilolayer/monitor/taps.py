@@ -64,10 +64,8 @@ class TapSet:
             return
         self._handles.append(self.keeper.hook(self.model))
         for tap in self._taps:
-            if tap.reads_input:
-                self._handles.append(tap.module.register_forward_pre_hook(tap, with_kwargs=True))
-            else:
-                self._handles.append(tap.module.register_forward_hook(tap))
+            if not tap.has_failed and (handle := tap.hang_up()) is not None:
+                self._handles.append(handle)
         self._handles.append(self.keeper.hook_end(self.model))
 
     def attach_in_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -163,6 +161,16 @@ class Tap(Hook):
             self.site = site
         else:
             self._by_call[call] = site
+
+    def hang_up(self) -> RemovableHandle | None:
+        """Hang the hook up; ``None`` at a module that takes none, as those of TorchScript."""
+        try:
+            if self.reads_input:
+                return self.module.register_forward_pre_hook(self, with_kwargs=True)
+            return self.module.register_forward_hook(self)
+        except RuntimeError as error:
+            self._give_up(error)
+            return None
 
     def __call__(self, module: nn.Module, args: Any, output: Any = None) -> None:
         # A shallow copy of a module shares its hooks; a hook that was taken down by one in front of it is called once

@@ -284,3 +284,20 @@ def test_listeners_get_the_rows_of_sampled_steps_as_recorded():
         assert rows.keys() == set(keys)
         assert [rows[key] for key in keys] == pytest.approx(recorded.value.tolist(), rel=1e-6, nan_ok=True)
         assert {site for site, _, _ in rows} - {"run"} <= names
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+def test_a_part_that_takes_no_hooks_is_left_out_and_named():
+    model = nn.Sequential(torch.jit.script(nn.Linear(4, 4)), nn.Tanh(), nn.Linear(4, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.warns(UserWarning, match="could not read"), Monitor(model, optimizer, every=1) as monitor:
+        model(torch.ones(3, 4)).sum().backward()
+        optimizer.step()
+    assert "0:out" in monitor.recording.facts["missing"]
+    assert "1:out" in monitor.recording.site_names("activation", "rms")
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+def test_a_model_that_takes_no_hooks_is_refused():
+    with pytest.raises(ValueError, match="before torch.jit.script"):
+        Monitor(torch.jit.script(nn.Linear(2, 2)))
