@@ -290,9 +290,12 @@ def test_listeners_get_the_rows_of_sampled_steps_as_recorded():
 def test_a_part_that_takes_no_hooks_is_left_out_and_named():
     model = nn.Sequential(torch.jit.script(nn.Linear(4, 4)), nn.Tanh(), nn.Linear(4, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with pytest.warns(UserWarning, match="could not read"), Monitor(model, optimizer, every=1) as monitor:
-        model(torch.ones(3, 4)).sum().backward()
-        optimizer.step()
+    monitor = Monitor(model, optimizer, every=1)
+    with pytest.warns(UserWarning, match="could not read"):
+        monitor.start()
+    model(torch.ones(3, 4)).sum().backward()
+    optimizer.step()
+    monitor.close()
     assert "0:out" in monitor.recording.facts["missing"]
     assert "1:out" in monitor.recording.site_names("activation", "rms")
 
