@@ -27,6 +27,7 @@ def depth(
         "python-library", metavar="NAME|FILE", help="python-library, Python's own source, or a file of UTF-8 text."
     ),
     jobs: int = typer.Option(2, help="Cells at a time, one thread each."),
+    on: str = typer.Option("here", metavar="here|ray", help="This machine, or the Ray cluster at hand."),
     out: Path = typer.Option(Path("runs/depth"), help="Folder for results; a rerun fills what is missing."),
     json: bool = typer.Option(False, "--json", help="Print one JSON object and nothing else."),
 ) -> None:
@@ -53,6 +54,8 @@ def depth(
         "keep_last": 1,
         "monitor_every": 50,
     }
+    if on != "here" and Path(data).exists():
+        data = str(Path(data).absolute())  # a worker elsewhere has another working folder
     changes = small | {"data": data, "steps": steps} | parse_settings(change)
     depths, rates = _numbers(layers, int, "--layers"), _numbers(lr, float, "--lr")
     try:
@@ -61,7 +64,7 @@ def depth(
         )
     except TypeError as error:  # what was typed is of another kind
         raise ValueError(str(error)) from error
-    if not run_command(experiment, out, jobs=jobs, as_json=json):
+    if not run_command(experiment, out, jobs=jobs, on=on, as_json=json):
         raise typer.Exit(130)
 
 

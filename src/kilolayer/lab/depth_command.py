@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 PICTURE = "depth.png"
 
 
-def run_command(experiment: DepthExperiment, out: Path, *, jobs: int, as_json: bool) -> bool:
+def run_command(experiment: DepthExperiment, out: Path, *, jobs: int, on: str, as_json: bool) -> bool:
     """Run what ``out`` lacks, print tables (or one JSON object), write the Parquet table, draw the picture.
 
     Returns:
         whether every cell finished; false after Ctrl-C.
     """
-    finished = run_with_progress(experiment, out, jobs)
+    finished = run_with_progress(experiment, out, jobs, on)
     records = [to_record(cell, result) for cell, result in finished_runs(experiment, out).items()]
     standings = stand(records)
     if as_json:

@@ -15,11 +15,16 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from kilolayer.lab.pool import OnProgress, Task, in_parallel, in_turn
+from kilolayer.lab.ray_pool import in_ray
+from kilolayer.schemes.suggest import unknown_name
 from kilolayer.train.folder_lock import lock_folder
 
 FORMAT = 1
 RESULT = "result.json"
 EXPERIMENT = "experiment.json"
+
+HERE = "here"
+PLACES = (HERE, "ray")
 
 OnStep = Callable[[int], None]
 """Called with the steps a run has done; raises ``KeyboardInterrupt`` when it is time to stop."""
@@ -135,9 +140,17 @@ def run_experiment(
     folder: Path,
     *,
     jobs: int = 2,
+    on: str = HERE,
     on_progress: OnProgress = lambda steps, runs: None,
 ) -> bool:
     """Carry out what the folder lacks.
+
+    Args:
+        experiment: the runs.
+        folder: of the results.
+        jobs: processes on this machine.
+        on: ``"here"``, or ``"ray"`` for the Ray cluster at hand, which decides itself how many runs at a time.
+        on_progress: called with finished steps and runs.
 
     Returns:
         whether every run finished; false after Ctrl-C, with all finished runs kept, and the unfinished ones too
@@ -148,6 +161,8 @@ def run_experiment(
     """
     if jobs < 1:
         raise ValueError(f"jobs must be >= 1, got {jobs}")
+    if on not in PLACES:
+        raise unknown_name("--on", on, PLACES)
     data = experiment.load_data()
     open_folder(experiment, folder, experiment.data_check(data))
     with lock_folder(folder, name="--out"):
@@ -159,10 +174,13 @@ def run_experiment(
             on_progress(steps_done + steps, len(done) + runs)
 
         report(0, 0)
-        tasks = [Task(_carry_out, (experiment, run, folder), run.num_steps) for run in missing]
+        # A worker elsewhere has another working folder.
+        tasks = [Task(_carry_out, (experiment, run, folder.absolute()), run.num_steps) for run in missing]
         if not tasks:
             return True
-        if experiment.continues or (jobs > 1 and len(tasks) > 1):
+        if on == "ray":
+            finished = in_ray(tasks, experiment.load_data, report=report)
+        elif experiment.continues or (jobs > 1 and len(tasks) > 1):
             finished = in_parallel(tasks, experiment.load_data, jobs=jobs, waits=experiment.continues, report=report)
         else:
             finished = in_turn(tasks, data, report)

@@ -36,7 +36,7 @@ def in_turn(tasks: Sequence[Task], data: Any, report: OnProgress) -> bool:
     """Every task here, on one thread; false after Ctrl-C."""
     steps_before = 0
     try:
-        with one_thread(), _stopped_like_ctrl_c():
+        with one_thread(), stopped_like_ctrl_c():
             for index, task in enumerate(tasks):
 
                 def on_step(step: int, index: int = index, before: int = steps_before) -> None:
@@ -68,7 +68,7 @@ def in_parallel(
     pool = ProcessPoolExecutor(workers, context, initializer=_start_worker, initargs=(load_data, counters))
     waiting: dict[Future[None], int] = {pool.submit(_work, task, index): index for index, task in enumerate(tasks)}
     try:
-        with _stopped_like_ctrl_c():
+        with stopped_like_ctrl_c():
             while waiting:
                 finished, _ = wait(waiting, timeout=0.2, return_when=FIRST_COMPLETED)
                 for future in finished:
@@ -147,7 +147,7 @@ def _work(task: Task, index: int) -> None:
 
 
 @contextmanager
-def _stopped_like_ctrl_c() -> Iterator[None]:
+def stopped_like_ctrl_c() -> Iterator[None]:
     """SIGTERM ends the work as Ctrl-C does."""
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -8,13 +8,13 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from kilolayer.lab.experiment import Experiment, run_experiment
+from kilolayer.lab.experiment import HERE, Experiment, run_experiment
 
 SPEED_OVER_S = 300.0
 """A step of a thousand layers takes seconds, so the speed behind the time left is taken over minutes."""
 
 
-def run_with_progress(experiment: Experiment[Any], out: Path, jobs: int) -> bool:
+def run_with_progress(experiment: Experiment[Any], out: Path, jobs: int, on: str = HERE) -> bool:
     """:func:`run_experiment` under a progress bar; false after Ctrl-C."""
     total = len(experiment.runs)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("steps"))
@@ -28,4 +28,4 @@ def run_with_progress(experiment: Experiment[Any], out: Path, jobs: int) -> bool
         def on_progress(steps: int, runs: int) -> None:
             progress.update(task, completed=steps, description=f"{runs} of {total} runs")
 
-        return run_experiment(experiment, out, jobs=jobs, on_progress=on_progress)
+        return run_experiment(experiment, out, jobs=jobs, on=on, on_progress=on_progress)
