@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import datetime
 import json
-import math
 from pathlib import Path
 from typing import Any
+
+import torch
 
 PAGE = Path(__file__).parent.parent / "docs" / "train.md"
 MARKER = "<!-- measured -->\n"
@@ -31,16 +33,20 @@ def _runs(out: Path) -> str:
         load = max(max(one["load_before"], one["load_after"]) for one in attempts)
         scores = result["scores"]
         bleu = f"{scores['bleu']:.1f} / {scores['chrf']:.1f}" if "bleu" in scores else "-"
+        per_character = f"{scores['nats_per_character']:.3f}" if "nats_per_character" in scores else "-"
         rows.append(
-            f"| {name} | {result['step']} | {result['loss']:.3f} | {scores.get('nats_per_character', math.nan):.3f} "
-            f"| {bleu} | {wall:.0f} | {cpu:.0f} | {attempts[-1]['threads']} | {load:.1f} |"
+            f"| {name} | {result['step']} | {result['loss']:.3f} | {per_character} | {bleu} | {wall:.0f} | {cpu:.0f} | {attempts[-1]['threads']} | {load:.1f} |"
         )
     if not rows:
         return ""
     head = (
         "| run | steps | held-out, nats/token | nats/character | BLEU / chrF | minutes | CPU minutes | threads | load |"
     )
-    return "\n".join([head, "|---|---|---|---|---|---|---|---|---|", *rows])
+    made = (
+        f"DeepNorm, seed 0, the recipes as they are; minutes are those of the whole command. Made until "
+        f"{datetime.date.today()} with torch {torch.__version__}.\n"
+    )
+    return "\n".join([made, head, "|---|---|---|---|---|---|---|---|---|", *rows])
 
 
 def _kills(out: Path) -> str:

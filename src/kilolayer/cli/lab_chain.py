@@ -7,6 +7,8 @@ from pathlib import Path
 
 import typer
 
+from kilolayer.cli.places import ON
+
 
 def chain(
     part: list[str] = typer.Option(
@@ -19,6 +21,7 @@ def chain(
     width: int = typer.Option(64, help="Units per block."),
     seeds: int = typer.Option(3, help="Seeds 0 to this number minus 1."),
     jobs: int = typer.Option(2, help="Runs at a time, one thread each."),
+    on: str = ON,
     out: Path = typer.Option(Path("runs/chain"), help="Folder for results; a rerun with the same continues."),
     json: bool = typer.Option(False, "--json", help="Print one JSON object and nothing else."),
 ) -> None:
@@ -41,5 +44,5 @@ def chain(
     runs = tuple(
         ChainRun(part=name, num_blocks=blocks, width=width, seed=seed) for seed in range(seeds) for name in names
     )
-    if not run_command(runs, out, jobs=jobs, as_json=json):
+    if not run_command(runs, out, jobs=jobs, on=on, as_json=json):
         raise typer.Exit(130)

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import typer
 
+from kilolayer.cli.places import ON
 from kilolayer.cli.threads import one_thread_each
 
 Number = TypeVar("Number", int, float)
@@ -27,7 +28,7 @@ def depth(
         "python-library", metavar="NAME|FILE", help="python-library, Python's own source, or a file of UTF-8 text."
     ),
     jobs: int = typer.Option(2, help="Cells at a time, one thread each."),
-    on: str = typer.Option("here", metavar="here|ray", help="This machine, or the Ray cluster at hand."),
+    on: str = ON,
     out: Path = typer.Option(Path("runs/depth"), help="Folder for results; a rerun fills what is missing."),
     json: bool = typer.Option(False, "--json", help="Print one JSON object and nothing else."),
 ) -> None:
@@ -54,8 +55,6 @@ def depth(
         "keep_last": 1,
         "monitor_every": 50,
     }
-    if on != "here" and Path(data).exists():
-        data = str(Path(data).absolute())  # a worker elsewhere has another working folder
     changes = small | {"data": data, "steps": steps} | parse_settings(change)
     depths, rates = _numbers(layers, int, "--layers"), _numbers(lr, float, "--lr")
     try:

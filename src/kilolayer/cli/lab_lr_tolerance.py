@@ -7,6 +7,7 @@ from pathlib import Path
 
 import typer
 
+from kilolayer.cli.places import ON
 from kilolayer.cli.threads import one_thread_each
 
 
@@ -34,6 +35,7 @@ def lr_tolerance(
         "python-library", metavar="NAME|FILE", help="python-library, Python's own source, or a file of UTF-8 text."
     ),
     jobs: int = typer.Option(2, help="Searches at a time, one thread each."),
+    on: str = ON,
     out: Path = typer.Option(Path("runs/lr-tolerance"), help="Folder for results; a rerun with the same continues."),
     json: bool = typer.Option(False, "--json", help="Print one JSON object and nothing else."),
 ) -> None:
@@ -66,5 +68,5 @@ def lr_tolerance(
         for warmup in dict.fromkeys(warmup_steps)
         for name in full_names(scheme or DEFAULT_SCHEMES)
     )
-    if not run_command(data, searches, out, jobs=jobs, as_json=json):
+    if not run_command(data, searches, out, jobs=jobs, on=on, as_json=json):
         raise typer.Exit(130)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import typer
 
+from kilolayer.cli.places import ON
 from kilolayer.cli.threads import one_thread_each
 
 
@@ -30,6 +31,7 @@ def rules(
         "python-library", metavar="NAME|FILE", help="python-library, Python's own source, or a file of UTF-8 text."
     ),
     jobs: int = typer.Option(2, help="Runs at a time, one thread each."),
+    on: str = ON,
     out: Path = typer.Option(Path("runs/rules"), help="Folder for results; a rerun with the same continues."),
     json: bool = typer.Option(False, "--json", help="Print one JSON object and nothing else."),
 ) -> None:
@@ -61,5 +63,5 @@ def rules(
         for seed in range(seeds)  # seed by seed, so that what is stopped early compares every scheme
         for name in full_names(scheme or DEFAULT_SCHEMES)
     )
-    if not run_command(data, runs, out, jobs=jobs, as_json=json):
+    if not run_command(data, runs, out, jobs=jobs, on=on, as_json=json):
         raise typer.Exit(130)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import typer
 
+from kilolayer.cli.places import ON
 from kilolayer.cli.threads import one_thread_each
 
 
@@ -38,6 +39,7 @@ def thousand(
     length: int = typer.Option(24, help="Longest sentence, in sub-words; longer pairs are left out."),
     depth_samples: int = typer.Option(16, help="Layers of each stack that are skipped, one at a time, at the end."),
     jobs: int = typer.Option(2, help="Runs at a time, one thread each."),
+    on: str = ON,
     out: Path = typer.Option(Path("runs/thousand"), help="Folder for results; a rerun with the same continues."),
     json: bool = typer.Option(False, "--json", help="Print one JSON object and nothing else."),
 ) -> None:
@@ -75,6 +77,8 @@ def thousand(
         for name in full_names(scheme)
     )
     vocab_size = vocab_size or (200 if data == "number-words" else 2000)
-    finished = run_command(ThousandExperiment(data, runs, vocab_size, depth_samples), out, jobs=jobs, as_json=json)
+    finished = run_command(
+        ThousandExperiment(data, runs, vocab_size, depth_samples), out, jobs=jobs, on=on, as_json=json
+    )
     if not finished:
         raise typer.Exit(130)

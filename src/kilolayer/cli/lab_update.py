@@ -9,6 +9,8 @@ from pathlib import Path
 
 import typer
 
+from kilolayer.cli.places import ON
+
 
 class Network(str, Enum):
     """Choices of ``--network``."""
@@ -52,6 +54,7 @@ def update(
     steps: int = typer.Option(8, help="Steps to take; updates are read after 1, 2, 4, 8, ..."),
     seeds: int = typer.Option(1, help="Seeds 0 to this number minus 1."),
     jobs: int = typer.Option(2, help="Runs at a time, one thread each."),
+    on: str = ON,
     out: Path = typer.Option(Path("runs/update"), help="Folder for results; a rerun with the same continues."),
     json: bool = typer.Option(False, "--json", help="Print one JSON object and nothing else."),
 ) -> None:
@@ -83,5 +86,5 @@ def update(
         for kind, method, name, count, seed in chosen
         for rate in dict.fromkeys(lr or [LRS[method]])
     )
-    if not run_command(tuple(dict.fromkeys(runs)), out, jobs=jobs, as_json=json):
+    if not run_command(tuple(dict.fromkeys(runs)), out, jobs=jobs, on=on, as_json=json):
         raise typer.Exit(130)

@@ -9,6 +9,7 @@ from pathlib import Path
 import typer
 
 from kilolayer.cli.limits import check_memory
+from kilolayer.cli.places import ON
 
 MOST_RUNS = 10_000
 MOST_JOBS = 256
@@ -48,6 +49,7 @@ def wirings(
     ),
     backend: Backend = typer.Option(Backend.torch, help="torch, or the NumPy reference."),
     jobs: int = typer.Option(2, help="Runs at a time, one thread each."),
+    on: str = ON,
     out: Path = typer.Option(Path("runs/wirings"), help="Folder for results; a rerun with the same continues."),
     json: bool = typer.Option(False, "--json", help="Print one JSON object and nothing else."),
 ) -> None:
@@ -79,7 +81,7 @@ def wirings(
         for rate in rates
         for seed in range(seeds)
     )
-    finished = run_command(data, runs, out, jobs=jobs, as_json=json)
+    finished = run_command(data, runs, out, jobs=jobs, on=on, as_json=json)
     if not finished:
         raise typer.Exit(130)
 

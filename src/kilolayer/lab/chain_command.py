@@ -10,20 +10,20 @@ from rich.console import Console
 
 from kilolayer.lab.chain_experiment import ChainExperiment, load_rows
 from kilolayer.lab.chain_run import ChainRun
-from kilolayer.lab.experiment import finished_runs
+from kilolayer.lab.experiment import HERE, finished_runs
 from kilolayer.lab.progress import run_with_progress
 
 PICTURE = "chain.png"
 
 
-def run_command(runs: tuple[ChainRun, ...], out: Path, *, jobs: int, as_json: bool) -> bool:
+def run_command(runs: tuple[ChainRun, ...], out: Path, *, jobs: int, on: str = HERE, as_json: bool) -> bool:
     """Run what ``out`` lacks, print tables and a sentence (or one JSON object), draw the picture.
 
     Returns:
         whether every run finished; false after Ctrl-C.
     """
     experiment = ChainExperiment(runs)
-    finished = run_with_progress(experiment, out, jobs)
+    finished = run_with_progress(experiment, out, jobs, on)
     rows = load_rows(experiment, out)
     if as_json:
         from kilolayer.report import to_json

@@ -13,7 +13,7 @@ from rich.table import Table
 from kilolayer.lab.depth_cells import DepthExperiment, to_record
 from kilolayer.lab.depth_pictures import Panel, draw_panels, save_picture, scale_height_by_log, style_of
 from kilolayer.lab.depth_results import Standing, save_table, sentence, stand
-from kilolayer.lab.experiment import finished_runs
+from kilolayer.lab.experiment import HERE, finished_runs
 from kilolayer.lab.progress import run_with_progress
 from kilolayer.report import to_json
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 PICTURE = "depth.png"
 
 
-def run_command(experiment: DepthExperiment, out: Path, *, jobs: int, on: str, as_json: bool) -> bool:
+def run_command(experiment: DepthExperiment, out: Path, *, jobs: int, on: str = HERE, as_json: bool) -> bool:
     """Run what ``out`` lacks, print tables (or one JSON object), write the Parquet table, draw the picture.
 
     Returns:

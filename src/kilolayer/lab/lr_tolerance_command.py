@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from kilolayer.lab.experiment import HERE
 from kilolayer.lab.lr_tolerance import Search
 from kilolayer.lab.lr_tolerance_experiment import ToleranceExperiment
 from kilolayer.lab.lr_tolerance_results import group, load_results, sentence, to_json_runs, to_json_search
@@ -16,14 +17,16 @@ from kilolayer.report import to_json
 PICTURE = "lr-tolerance.png"
 
 
-def run_command(data: str, searches: tuple[Search, ...], out: Path, *, jobs: int, as_json: bool) -> bool:
+def run_command(
+    data: str, searches: tuple[Search, ...], out: Path, *, jobs: int, on: str = HERE, as_json: bool
+) -> bool:
     """Search what ``out`` lacks, print tables and verdict (or one JSON object), draw the picture.
 
     Returns:
         whether every search finished; false after Ctrl-C.
     """
     experiment = ToleranceExperiment(data, searches)
-    finished = run_with_progress(experiment, out, jobs)
+    finished = run_with_progress(experiment, out, jobs, on)
     results = load_results(experiment, out)
     if as_json:
         said = {

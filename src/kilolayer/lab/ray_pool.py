@@ -6,6 +6,7 @@ Every machine of the cluster needs kilolayer and the folder of results under the
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -41,7 +42,8 @@ def in_ray(tasks: Sequence[Task], load_data: Callable[[], Any], *, report: OnPro
         _connect(ray)
     work = ray.remote(num_cpus=1, max_retries=MOST_TRIES, retry_exceptions=False)(_work)
     counter: Any = ray.remote(num_cpus=0, max_restarts=-1)(StepCounter).remote(len(tasks))
-    waiting = {work.remote(task, index, load_data, counter): index for index, task in enumerate(tasks)}
+    here = os.getcwd()
+    waiting = {work.remote(task, index, load_data, counter, here): index for index, task in enumerate(tasks)}
     finished: set[int] = set()
     try:
         with stopped_like_ctrl_c():
@@ -104,8 +106,10 @@ class StepCounter:
         return self._counts
 
 
-def _work(task: Task, index: int, load_data: Callable[[], Any], counter: Any) -> None:
+def _work(task: Task, index: int, load_data: Callable[[], Any], counter: Any, folder: str) -> None:
     torch.set_num_threads(1)
+    if os.path.isdir(folder):
+        os.chdir(folder)  # names of files mean there what they mean where the command was typed
     told = time.monotonic()
 
     def on_step(step: int) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from kilolayer.lab.depth_run import DepthRun
+from kilolayer.lab.experiment import HERE
 from kilolayer.lab.progress import run_with_progress
 from kilolayer.lab.rules_experiment import RulesExperiment
 from kilolayer.lab.rules_results import Standing, load_results, rank, sentence, to_json_record
@@ -16,14 +17,14 @@ from kilolayer.report import to_json
 PICTURE = "rules.png"
 
 
-def run_command(data: str, runs: tuple[DepthRun, ...], out: Path, *, jobs: int, as_json: bool) -> bool:
+def run_command(data: str, runs: tuple[DepthRun, ...], out: Path, *, jobs: int, on: str = HERE, as_json: bool) -> bool:
     """Run what ``out`` lacks, print tables and verdict (or one JSON object), draw the picture.
 
     Returns:
         whether every run finished; false after Ctrl-C.
     """
     experiment = RulesExperiment(data, runs)
-    finished = run_with_progress(experiment, out, jobs)
+    finished = run_with_progress(experiment, out, jobs, on)
     results = load_results(experiment, out)
     standings = rank(results) if results else []
     if as_json:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from kilolayer.lab.experiment import HERE
 from kilolayer.lab.progress import run_with_progress
 from kilolayer.lab.thousand_experiment import ThousandExperiment
 from kilolayer.lab.thousand_results import ThousandResult, load_results, sentence, to_json_record
@@ -41,13 +42,13 @@ def check_settings(
     return list(dict.fromkeys(zip(encoder_layers, decoder_layers, strict=True)))
 
 
-def run_command(experiment: ThousandExperiment, out: Path, *, jobs: int, as_json: bool) -> bool:
+def run_command(experiment: ThousandExperiment, out: Path, *, jobs: int, on: str = HERE, as_json: bool) -> bool:
     """Run what ``out`` lacks, print tables and sentence (or one JSON object), draw the picture.
 
     Returns:
         whether every run finished; false after Ctrl-C, with what was measured so far of unfinished runs printed too.
     """
-    finished = run_with_progress(experiment, out, jobs)
+    finished = run_with_progress(experiment, out, jobs, on)
     results = load_results(experiment, out)
     if as_json:
         said = sentence(results) if results else None

@@ -8,7 +8,7 @@ from textwrap import fill
 
 from rich.console import Console
 
-from kilolayer.lab.experiment import finished_runs
+from kilolayer.lab.experiment import HERE, finished_runs
 from kilolayer.lab.progress import run_with_progress
 from kilolayer.lab.update_experiment import UpdateExperiment, load_curves
 from kilolayer.lab.update_run import UpdateRun, to_record
@@ -16,14 +16,14 @@ from kilolayer.lab.update_run import UpdateRun, to_record
 PICTURE = "update.png"
 
 
-def run_command(runs: tuple[UpdateRun, ...], out: Path, *, jobs: int, as_json: bool) -> bool:
+def run_command(runs: tuple[UpdateRun, ...], out: Path, *, jobs: int, on: str = HERE, as_json: bool) -> bool:
     """Run what ``out`` lacks, print tables and a sentence (or one JSON object), draw the picture.
 
     Returns:
         whether every run finished; false after Ctrl-C.
     """
     experiment = UpdateExperiment(runs)
-    finished = run_with_progress(experiment, out, jobs)
+    finished = run_with_progress(experiment, out, jobs, on)
     found = finished_runs(experiment, out)
     if as_json:
         from kilolayer.report import to_json

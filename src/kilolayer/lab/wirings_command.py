@@ -8,20 +8,21 @@ from textwrap import fill
 
 from rich.console import Console
 
+from kilolayer.lab.experiment import HERE
 from kilolayer.lab.progress import run_with_progress
 from kilolayer.lab.wirings import WiringRun
 from kilolayer.lab.wirings_experiment import WiringsExperiment
 from kilolayer.lab.wirings_results import load_results, to_record, with_earlier_results
 
 
-def run_command(data: str, runs: tuple[WiringRun, ...], out: Path, *, jobs: int, as_json: bool) -> bool:
+def run_command(data: str, runs: tuple[WiringRun, ...], out: Path, *, jobs: int, on: str = HERE, as_json: bool) -> bool:
     """Run what ``out`` lacks, print tables and verdicts (or one JSON object), write the report.
 
     Returns:
         whether every run finished; false after Ctrl-C.
     """
     experiment = WiringsExperiment(data, runs)
-    finished = run_with_progress(experiment, out, jobs)
+    finished = run_with_progress(experiment, out, jobs, on)
     results = load_results(experiment, out)
     if as_json:
         from kilolayer.report import to_json
