@@ -35,7 +35,8 @@ def _runs(out: Path) -> str:
         bleu = f"{scores['bleu']:.1f} / {scores['chrf']:.1f}" if "bleu" in scores else "-"
         per_character = f"{scores['nats_per_character']:.3f}" if "nats_per_character" in scores else "-"
         rows.append(
-            f"| {name} | {result['step']} | {result['loss']:.3f} | {per_character} | {bleu} | {wall:.0f} | {cpu:.0f} | {attempts[-1]['threads']} | {load:.1f} |"
+            f"| {name} | {result['step']} | {result['loss']:.3f} | {per_character} | {bleu} "
+            f"| {wall:.0f} | {cpu:.0f} | {attempts[-1]['threads']} | {load:.1f} |"
         )
     if not rows:
         return ""

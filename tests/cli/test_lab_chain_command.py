@@ -41,7 +41,7 @@ def test_json_has_every_figure_and_nothing_else(small_run):
 def test_options_are_the_frozen_ones():
     text = kilolayer("lab", "chain", "--help").stdout
     found = {word.rstrip(",") for word in text.split() if word.startswith("--")}
-    assert found == {"--part", "--blocks", "--width", "--seeds", "--jobs", "--out", "--json", "--help"}
+    assert found == {"--part", "--blocks", "--width", "--seeds", "--jobs", "--on", "--out", "--json", "--help"}
 
 
 @pytest.mark.parametrize(

@@ -90,5 +90,17 @@ def test_options_are_the_frozen_ones(capsys):
         main(["lab", "depth", "--help"])
     words = {word.strip(",") for line in capsys.readouterr().out.splitlines() for word in line.split()[:1]}
     assert {word for word in words if word.startswith("--")} == {
-        *("--schemes", "--layers", "--lr", "--seeds", "--steps", "--set", "--data", "--jobs", "--out", "--json"),
+        *(
+            "--schemes",
+            "--layers",
+            "--lr",
+            "--seeds",
+            "--steps",
+            "--set",
+            "--data",
+            "--jobs",
+            "--on",
+            "--out",
+            "--json",
+        ),
     }

@@ -58,7 +58,7 @@ def test_options_are_the_frozen_ones():
     text = kilolayer("lab", "lr-tolerance", "--help").stdout
     assert {word.rstrip(",") for word in text.split() if word.startswith("--")} == {
         "--scheme", "--layers", "--width", "--steps", "--batch-size", "--length", "--lr", "--refinements",
-        "--warmup-steps", "--clip", "--optimizer", "--seeds", "--data", "--jobs", "--out", "--json", "--help",
+        "--warmup-steps", "--clip", "--optimizer", "--seeds", "--data", "--jobs", "--on", "--out", "--json", "--help",
     }  # fmt: skip
 
 

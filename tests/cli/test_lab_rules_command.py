@@ -69,7 +69,7 @@ def test_options_are_the_frozen_ones():
     text = kilolayer("lab", "rules", "--help").stdout
     assert {word.rstrip(",") for word in text.split() if word.startswith("--")} == {
         "--scheme", "--layers", "--width", "--steps", "--batch-size", "--length", "--lr", "--warmup-steps", "--optimizer",
-        "--init", "--seeds", "--data", "--jobs", "--out", "--json", "--help",
+        "--init", "--seeds", "--data", "--jobs", "--on", "--out", "--json", "--help",
     }  # fmt: skip
 
 

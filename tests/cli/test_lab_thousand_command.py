@@ -76,7 +76,7 @@ def test_options_are_the_frozen_ones():
     found = {word.rstrip(",:") for word in text.split() if word.startswith("--")}
     assert found == {
         "--encoder-layers", "--decoder-layers", "--scheme", "--lr", "--steps", "--width", "--batch-size", "--warmup-steps",
-        "--optimizer", "--head", "--seeds", "--data", "--vocab-size", "--length", "--depth-samples", "--jobs", "--out", "--json",
+        "--optimizer", "--head", "--seeds", "--data", "--vocab-size", "--length", "--depth-samples", "--jobs", "--on", "--out", "--json",
         "--help",
     }  # fmt: skip
 

@@ -56,7 +56,7 @@ def test_options_are_the_frozen_ones():
     text = kilolayer("lab", "update", "--help").stdout
     found = {word.rstrip(",") for word in text.split() if word.startswith("--")}
     assert found == {
-        "--scheme", "--branches", "--network", "--optimizer", "--lr", "--width", "--steps", "--seeds", "--jobs",
+        "--scheme", "--branches", "--network", "--optimizer", "--lr", "--width", "--steps", "--seeds", "--jobs", "--on",
         "--out", "--json", "--help",
     }  # fmt: skip
 

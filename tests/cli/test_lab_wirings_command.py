@@ -69,7 +69,7 @@ def test_options_are_the_frozen_ones():
     found = {word.rstrip(",") for word in text.split() if word.startswith("--")}
     assert found == {
         "--wiring", "--blocks", "--width", "--steps", "--batch-size", "--lr", "--norm", "--warmup-steps", "--seeds",
-        "--data", "--backend", "--jobs", "--out", "--json", "--help",
+        "--data", "--backend", "--jobs", "--on", "--out", "--json", "--help",
     }  # fmt: skip
 
 
