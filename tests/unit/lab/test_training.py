@@ -1,5 +1,7 @@
 import json
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -7,7 +9,6 @@ import torch.nn.functional as F
 
 from kilolayer.lab.branches import branch_weights, grad_norms
 from kilolayer.lab.depth_run import DepthRun, to_record
-from kilolayer.lab.memory import peak_memory_mib, reset_peak_memory
 from kilolayer.lab.optimizers import OPTIMIZERS, build_optimizer
 from kilolayer.lab.training import CHECKPOINT, Training, remove_checkpoint, train_run
 
@@ -112,11 +113,13 @@ def test_muon_takes_the_matrices_inside_and_adamw_the_rest():
 
 
 def test_peak_memory_counts_from_the_reset():
-    reset_peak_memory()
-    before = peak_memory_mib()
-    block = torch.ones(64 * 1024**2 // 4)
-    assert peak_memory_mib() >= before + 32
-    assert block.sum() > 0
+    # In a process of its own: the pages of a large old one may be taken back by the system at any time.
+    code = (
+        "import torch; from kilolayer.lab.memory import peak_memory_mib, reset_peak_memory; reset_peak_memory(); "
+        "before = peak_memory_mib(); block = torch.ones(256 * 1024**2 // 4); print(peak_memory_mib() - before)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert float(done.stdout) >= 128
 
 
 @pytest.mark.parametrize(
