@@ -5,7 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import torch
+from torch import Tensor
+
 from kilolayer.check.probe import Pass
+from kilolayer.structure.ops import VIEWS
 from kilolayer.structure.recorder import refs_in
 
 FILLS = frozenset({"masked_fill", "where", "full", "full_like", "fill", "new_full", "scalar_tensor", "triu", "tril"})
@@ -14,7 +18,10 @@ FILLS = frozenset({"masked_fill", "where", "full", "full_like", "fill", "new_ful
 
 @dataclass(frozen=True)
 class Fault:
-    """An operation that made NaN or infinity from what was finite, and the module that ran it."""
+    """An operation that made NaN or infinity from what was finite, and the module that ran it.
+
+    Where what came in was not finite, ``operation`` is ``"input"`` or ``"parameter"``, and ``path`` its name.
+    """
 
     operation: str
     path: str
@@ -56,17 +63,20 @@ def _trace_back(found: Pass, value: int) -> Fault:
 
 
 def _is_mask(found: Pass, value: int) -> bool:
-    """Whether infinities were put in by a constant or by a fill."""
+    """Whether infinities were put in by a constant or by a fill, and not by what is trained."""
     while infinite := [one for one in _inputs(found, value) if not _is_finite(found, one)]:
         value = infinite[0]
-    number = found.record.values[value].operation
-    return number is None or found.record.operations[number].name in FILLS
+    entry = found.record.values[value]
+    if entry.operation is None:
+        return entry.source != "parameter" or entry.tensor is None or not entry.tensor.requires_grad
+    return found.record.operations[entry.operation].name in FILLS
 
 
 def _fault(found: Pass, value: int) -> Fault:
     number = found.record.values[value].operation
     if number is None:
-        return Fault("input", found.record.values[value].name or "", False, False)
+        entry = found.record.values[value]
+        return Fault("input" if entry.source == "input" else "parameter", entry.name or "", False, False)
     operation = found.record.operations[number]
     stats = found.stats.get(value)
     overflow = stats is not None and not stats.has_nan
@@ -84,9 +94,26 @@ def _inputs(found: Pass, value: int) -> list[int]:
 
 def _has_nan(found: Pass, value: int) -> bool:
     stats = found.stats.get(value)
-    return stats is not None and stats.has_nan
+    if stats is not None:
+        return stats.has_nan
+    weights = _weights(found, value)
+    return weights is not None and bool(torch.isnan(weights).any())
 
 
 def _is_finite(found: Pass, value: int) -> bool:
     stats = found.stats.get(value)
-    return stats is None or stats.is_finite
+    if stats is not None:
+        return stats.is_finite
+    weights = _weights(found, value)
+    return weights is None or bool(torch.isfinite(weights).all())
+
+
+def _weights(found: Pass, value: int) -> Tensor | None:
+    """The parameter or buffer that a value is, or is a view of: the probe measures results of operations alone."""
+    entry = found.record.values[value]
+    while entry.operation is not None and found.record.operations[entry.operation].name in VIEWS:
+        refs = refs_in(found.record.operations[entry.operation].arguments)
+        if not refs:
+            return None
+        entry = found.record.values[refs[0].value]
+    return entry.tensor

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kilolayer.check.setup import Setup, check_loss
+from kilolayer.check.refusals import loss_of_step
+from kilolayer.check.setup import Setup
 
 WATCHED_STEPS = 3
 """Steps in which gradients are looked at before and after clipping, and parameters before and after the update."""
@@ -45,7 +46,7 @@ def take_step(setup: Setup, step: int) -> float:
         inputs, targets = setup.parts(batch)
         assert setup.optimizer is not None
         loss = setup.train_step(setup.model, inputs, targets, setup.loss_fn, setup.optimizer)
-        return float(check_loss(loss).detach()) if isinstance(loss, Tensor) else float(loss)
+        return loss_of_step(loss)
     assert setup.optimizer is not None
     setup.optimizer.zero_grad()
     loss = setup.compute(batch)

@@ -9,7 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kilolayer.structure.schemas import tensors_in
+from kilolayer.check.refusals import (
+    check_batch,
+    check_batches,
+    check_inputs,
+    check_loop,
+    check_loss,
+    check_loss_of_model,
+    check_model,
+    describe,
+)
 
 LossFunction = Callable[[Any, Any], Tensor]
 TrainStep = Callable[[nn.Module, Any, Any, Any, torch.optim.Optimizer], Any]
@@ -37,7 +46,7 @@ class Setup:
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: a model without parameters, an empty batch, or tensors on a device that is not there.
+        ValueError: a model without parameters or values, an empty batch, or a loop that needs ``train_step``.
 
     Examples:
         >>> model = nn.Linear(3, 1)
@@ -57,35 +66,49 @@ class Setup:
     train_step: TrainStep | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.model, nn.Module):
-            raise TypeError(f"model must be a torch.nn.Module, got {type(self.model).__name__}")
-        for name in ("loss_fn", "compute_loss", "batches", "train_step"):
+        check_model(self.model)
+        check_batches(self.batches)
+        for name in ("loss_fn", "compute_loss", "train_step"):
             value = getattr(self, name)
             if value is not None and not callable(value):
-                raise TypeError(f"{name} must be a function, got {type(value).__name__}")
-        if self.optimizer is not None and not hasattr(self.optimizer, "param_groups"):
-            raise TypeError(f"optimizer must be a torch.optim.Optimizer, got {type(self.optimizer).__name__}")
+                raise TypeError(f"{name} must be a function, got {describe(value)}")
         if self.train_step is not None and self.optimizer is None:
             raise ValueError("train_step needs an optimizer; pass optimizer=")
-        if not any(True for _ in self.model.parameters()):
-            raise ValueError(f"{type(self.model).__name__} has no parameters, so there is nothing to train")
-        if self.loss_fn is not None and self.compute_loss is None and not _is_pair(self.batch):
-            raise TypeError(
-                f"batch must be (inputs, targets) where loss_fn is given, got {_describe(self.batch)}; "
-                "for a batch of another form pass compute_loss(model, batch)"
-            )
-        check_batch(self.batch)
+        check_loop(self.optimizer, self.scheduler, self.scaler, has_train_step=self.train_step is not None)
+        self._check_batch(self.batch)
+
+    def _check_batch(self, batch: Any) -> None:
+        if self.compute_loss is None:
+            if self.loss_fn is not None and not _is_pair(batch):
+                raise TypeError(
+                    f"batch must be (inputs, targets) where loss_fn is given, got {describe(batch)}; "
+                    "for a batch of another form pass compute_loss(model, batch)"
+                )
+            check_inputs(self.parts(batch)[0])
+        check_batch(batch)
 
     def parts(self, batch: Any) -> tuple[Any, Any]:
         """Inputs and targets of a batch; ``None`` for targets where there are none."""
         return (batch[0], batch[1]) if _is_pair(batch) else (batch, None)
 
     def batch_at(self, step: int) -> Any:
-        """The batch of one step."""
+        """The batch of one step.
+
+        Raises:
+            TypeError, ValueError: there is none, or none of the set-up's form.
+        """
         if self.batches is None:
             return self.batch
-        batch = self.batches(step)
-        check_batch(batch)
+        try:
+            batch = self.batches(step)
+        except StopIteration as error:
+            raise ValueError(
+                f"the data end at step {step}: batches({step}) has no batch left; begin again, or ask for fewer steps"
+            ) from error
+        try:
+            self._check_batch(batch)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"at step {step}: {error}") from None
         return batch
 
     def compute(self, batch: Any) -> Tensor:
@@ -99,8 +122,7 @@ class Setup:
         else:
             inputs, targets = self.parts(batch)
             outputs = call_model(self.model, inputs)
-            loss = outputs if self.loss_fn is None else self.loss_fn(outputs, targets)
-            loss = getattr(loss, "loss", loss) if self.loss_fn is None else loss
+            loss = check_loss_of_model(outputs) if self.loss_fn is None else self.loss_fn(outputs, targets)
         return check_loss(loss)
 
 
@@ -111,40 +133,5 @@ def call_model(model: nn.Module, inputs: Any) -> Any:
     return model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)
 
 
-def check_loss(loss: Any) -> Tensor:
-    """Refuse what is not one number of a tensor.
-
-    Raises:
-        TypeError: no tensor.
-        ValueError: more than one entry, or an integer.
-    """
-    if not isinstance(loss, Tensor):
-        raise TypeError(f"the loss must be a scalar tensor, got {_describe(loss)}; pass loss_fn or compute_loss")
-    if loss.numel() != 1:
-        raise ValueError(
-            f"the loss must be a scalar, got a tensor of shape {tuple(loss.shape)}; take its mean (reduction='mean')"
-        )
-    if not loss.is_floating_point():
-        raise ValueError(f"the loss must be a floating point number, got {loss.dtype}")
-    return loss.reshape(())
-
-
-def check_batch(batch: Any) -> None:
-    """Refuse a batch without samples.
-
-    Raises:
-        ValueError: one of its tensors is empty.
-    """
-    for tensor in tensors_in(batch):
-        if tensor.numel() == 0:
-            raise ValueError(f"the batch is empty: it holds a tensor of shape {tuple(tensor.shape)}")
-
-
 def _is_pair(batch: Any) -> bool:
     return isinstance(batch, (tuple, list)) and len(batch) == 2
-
-
-def _describe(value: Any) -> str:
-    if isinstance(value, (tuple, list)):
-        return f"a {type(value).__name__} of {len(value)}"
-    return f"a {type(value).__name__}"

@@ -23,6 +23,9 @@ LIBRARIES = tuple(
 )
 OWN = str(Path(__file__).parents[1])
 
+LONGEST = 300
+"""Characters of somebody else's message that are repeated."""
+
 
 class SetupError(ValueError):
     """A set-up that cannot be examined: one line, with the user's file and line where they are known."""
@@ -80,23 +83,42 @@ def located(source: Any) -> Iterator[None]:
         yield
     except SetupError:
         raise
-    except (torch.OutOfMemoryError, MemoryError):
-        raise
+    except SystemExit as error:
+        # Not to end as a check does: the status is the user's code's, and 0 would pass for a healthy set-up.
+        raise SetupError(f"{place_of(error, source)}the code exits ({describe_error(error)})") from error
     except Exception as error:
         if _is_own(error):
             raise
-        text = str(error).strip().splitlines()
-        kind = "" if type(error) in (ValueError, TypeError) and text else f"{type(error).__name__}: "
-        raise SetupError(f"{place_of(error, source)}{kind}{text[0] if text else 'no message'}") from error
+        raise SetupError(f"{place_of(error, source)}{describe_error(error)}") from error
+
+
+def describe_error(error: BaseException) -> str:
+    """Kind and first line of an error, the kind left out where the line says enough; without a line, the code."""
+    lines = str(error).strip().splitlines()
+    if not lines:
+        frames = _frames_of_user(error)
+        return f"{type(error).__name__} at: {frames[-1].line}" if frames and frames[-1].line else type(error).__name__
+    text = lines[0] if len(lines[0]) <= LONGEST else lines[0][: LONGEST - 3] + "..."
+    return text if type(error) in (ValueError, TypeError) else f"{type(error).__name__}: {text}"
 
 
 def place_of(error: BaseException, source: Any = None) -> str:
     """``FILE, line N: `` of the user's line an error came from, or ``""`` where nobody knows."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)]
+    frames = _frames_of_user(error)
     if frames:
         return f"{frames[-1].filename}, line {frames[-1].lineno}: "
     code = getattr(inspect.unwrap(source), "__code__", None) if callable(source) else None
     return f"{code.co_filename}, line {code.co_firstlineno}: " if code is not None else ""
+
+
+def _frames_of_user(error: BaseException | None) -> list[traceback.FrameSummary]:
+    """Of the error, or where it has none, of the error that it was raised from."""
+    while error is not None:
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)]
+        if frames:
+            return frames
+        error = error.__cause__
+    return []
 
 
 def _is_own(error: BaseException) -> bool:

@@ -49,8 +49,7 @@ def check(
     from kilolayer.check import check as examine_and_judge
     from kilolayer.structure.loading import load_function
 
-    if out is not None and (out / "recording").exists():
-        raise ValueError(f"{out} already holds a recording; choose another folder")
+    _check_places(out, sarif)
     # What the user's code prints is not the answer.
     with contextlib.redirect_stdout(sys.stderr):
         function = load_function(target)
@@ -63,6 +62,36 @@ def check(
     else:
         typer.echo("\n".join(part for part in (_render(diagnosis, out), patch) if part), nl=patch is None)
     raise typer.Exit(int(diagnosis.is_at_least(fail_on.value)))
+
+
+def _check_places(out: Path | None, sarif: Path | None) -> None:
+    """Refuse before the work what could not be written behind it."""
+    if out is not None:
+        _check_writable(out, "--out")
+        for part, what in (("recording", "a recording"), ("findings.json", "findings")):
+            if (out / part).exists():
+                raise ValueError(f"{out} already holds {what}; choose another folder")
+    if sarif is not None:
+        if sarif.is_dir():
+            raise ValueError(f"--sarif {sarif} is a folder; name a file")
+        _check_writable(sarif.parent, "--sarif")
+
+
+def _check_writable(folder: Path, option: str) -> None:
+    """Refuse a folder that is a file or that nothing can be written into, whether it is there yet or not."""
+    import os
+    import tempfile
+
+    found = folder.absolute()
+    while not os.path.lexists(found):
+        found = found.parent
+    if not found.is_dir():
+        raise ValueError(f"{option} needs a folder, and {found} is a file")
+    try:
+        with tempfile.TemporaryFile(dir=found):
+            pass
+    except OSError as error:
+        raise ValueError(f"{option}: nothing can be written into {found}: {error.strerror}") from error
 
 
 def _save(
@@ -80,6 +109,7 @@ def _save(
         line = getattr(getattr(function, "__code__", None), "co_firstlineno", 1)
         path = target.rpartition(":")[0]
         log = to_sarif(diagnosis.findings, path=path, line=line, version=__version__)
+        sarif.parent.mkdir(parents=True, exist_ok=True)
         replace_file(sarif, (to_json(log, indent=1) + "\n").encode())
 
 
@@ -167,5 +197,5 @@ def _examined(diagnosis: Diagnosis) -> str:
     assert diagnosis.recording is not None
     facts = diagnosis.recording.facts["examination"]
     layers, steps = len(facts["step0"]["layers"]), facts.get("run", {}).get("num_steps", 0)
-    when = f"over {steps} steps" if steps else "at step 0"
+    when = f"over {steps} step{'' if steps == 1 else 's'}" if steps else "at step 0"
     return f"{layers} layer{'' if layers == 1 else 's'} {when}"

@@ -107,7 +107,10 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _refuse(message: str) -> None:
-    print(f"kilolayer: {' '.join(message.split())}", file=sys.stderr)
+    from kilolayer.report.text import inert
+
+    # Names and messages of somebody else's code may hold sequences that a terminal acts on.
+    print(f"kilolayer: {inert(' '.join(message.split()))}", file=sys.stderr)
     sys.exit(2)
 
 

@@ -28,10 +28,18 @@ SWALLOWED = 0.9
 
 
 def nan_operation(found: Examined) -> Finding | str | None:
-    """NUM401: an operation makes NaN or infinity of what is finite."""
+    """NUM401: an operation makes NaN or infinity of what is finite, or a parameter holds them from the start."""
     fault = found.fault
     if fault is None or (found.is_half and fault["is_overflow"]):
         return None
+    if fault["operation"] in ("input", "parameter"):
+        return report(
+            "nan-operation",
+            f"The {fault['operation']} {fault['path']} holds NaN or infinity before step 0.",
+            sites=[fault["path"]],
+            remedy="Look at where its values come from: a file that was loaded, or memory that nothing was written "
+            "into (torch.empty, to_empty()).",
+        )
     way = "backward" if fault["is_backward"] else "forward"
     what = "infinity" if fault["is_overflow"] else "NaN"
     return report(

@@ -114,16 +114,26 @@ def _import_file(path: Path) -> ModuleType:
 def _run(function: Callable[[], Any], target: str) -> Any:
     try:
         return function()
-    except Exception as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        path = str(Path(target.partition(".py")[0] + ".py").resolve())
-        frame = ([one for one in frames if str(Path(one.filename).resolve()) == path] or frames)[-1]
-        place = f"{Path(frame.filename).name}, line {frame.lineno}"
-        raise ValueError(f"{target} failed with {type(error).__name__}: {_first_line(error)} ({place})") from error
+    except (Exception, SystemExit) as error:
+        text = f"{target} failed with {type(error).__name__}: {_first_line(error)} ({_place(error, target)})"
+        raise ValueError(text) from error
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
+def _place(error: BaseException, target: str) -> str:
+    """``FILE, line N`` of the user's line an error came from; of a file that does not parse, the line in it."""
+    path = Path(target.partition(".py")[0] + ".py")
+    if isinstance(error, SyntaxError) and error.filename and error.lineno:
+        return f"{Path(error.filename).name}, line {error.lineno}"
+    frames = [one for one in traceback.extract_tb(error.__traceback__) if Path(one.filename).is_file()]
+    frame = ([one for one in frames if Path(one.filename).resolve() == path.resolve()] or frames)[-1]
+    if Path(frame.filename).is_relative_to(_PACKAGE):  # the file could not be read as Python at all
+        return path.name
+    return f"{Path(frame.filename).name}, line {frame.lineno}"
+
+
+def _first_line(error: BaseException) -> str:
+    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    return text.strip().partition("\n")[0]
 
 
 def _describe(result: Any) -> str:

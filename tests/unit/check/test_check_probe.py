@@ -189,6 +189,23 @@ def test_what_goes_in_can_be_to_blame():
     assert fault(torch.relu, x).operation == "input"
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf], ids=["nan", "inf", "minus-inf"])
+@pytest.mark.parametrize("name", ["first.weight", "second.weight", "second.bias"])
+def test_a_parameter_can_be_to_blame(name, value):
+    torch.manual_seed(0)
+    model = Between(torch.relu)
+    model.get_parameter(name).data.flatten()[0] = value
+    found = find_fault(passed(model, torch.randn(9, 4), torch.arange(9) % 3))
+    assert (found.operation, found.path) == ("parameter", name)
+
+
+def test_a_mask_of_infinities_is_nobodys_fault_where_it_is_a_buffer_or_is_not_trained():
+    for mask in (nn.Buffer(torch.full((6,), -math.inf)), nn.Parameter(torch.full((6,), -math.inf), False)):
+        model = Between(lambda h, mask=mask: (h + mask).softmax(-1))
+        model.mask = mask
+        assert find_fault(passed(model, torch.randn(9, 4), torch.arange(9) % 3)).operation == "_softmax"
+
+
 # ---------------------------------------------------------------------- losses
 def test_baselines_are_what_a_constant_gets():
     y = torch.tensor([0, 0, 0, 1, 2, -100])

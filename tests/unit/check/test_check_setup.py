@@ -54,7 +54,7 @@ def test_batches_come_from_the_function_where_there_is_one():
             ValueError,
             r"empty: it holds a tensor of shape \(0, 3\)",
         ),
-        ((nn.Linear(3, 2), (X, Y), 3), {}, TypeError, "loss_fn must be a function, got int"),
+        ((nn.Linear(3, 2), (X, Y), 3), {}, TypeError, "loss_fn must be a function, got an int"),
         (
             (nn.Linear(3, 2), (X, Y)),
             {"optimizer": 0.1},
