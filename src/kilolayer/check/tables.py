@@ -118,10 +118,10 @@ class Tables(PassReader):
                 back.norm = back.norm or norm.kind
                 index = norm.input
             elif index in self._layer_of_node:
-                back.layer, back.kind = self._layer_of_node[index], "layer"
+                back.layer, back.kind, back.node = self._layer_of_node[index], "layer", index
                 return back
             elif node.op == "add":
-                back.kind = "sum"
+                back.kind, back.node = "sum", index
                 return back
             elif node.op in PASSED or node.op in ops.POOLS:
                 index = node.carrier if node.carrier is not None else node.inputs[0]
@@ -168,6 +168,7 @@ class Tables(PassReader):
                 "path": self.path(node),
                 "layer": back.layer,
                 "is_output": self._reaches_loss_alone(node.index),
+                "is_bypassed": back.node is not None and self._is_bypassed(node.index, back.node),
                 "zero_share": number(stats.zero_share),
                 "dead_share": number(stats.dead_share),
                 "saturated_share": number(stats.saturated_share),
@@ -176,6 +177,27 @@ class Tables(PassReader):
                 "in_rms": of(before, "rms"),
                 "in_max": of(before, "max_abs"),
             }
+
+    def _is_bypassed(self, activation: int, layer: int) -> bool:
+        """Whether what the layer in front of an activation reads gets past both by another way, as along a skip."""
+        source = next(self.graph.data_inputs(layer), None)
+        start = None if source is None else self._back(source).node
+        if start is None:
+            return False
+        # The two ways meet again in the loss at the latest; nodes stand in the order of execution.
+        around, through = {start}, {activation}
+        index, last = start, max(self.graph.users[start], default=start)
+        while index < last:
+            index += 1
+            before = set(self.graph.data_inputs(index))
+            if index == activation or not before & (around | through):
+                continue
+            if before & around and before & through:
+                return True
+            (around if before & around else through).add(index)
+            if index in around:
+                last = max(last, *self.graph.users[index], index)
+        return False
 
     def _sums(self) -> Iterator[dict[str, Any]]:
         """Sums of two signals: sizes of both sides, and whether they are one and the same."""
@@ -214,6 +236,7 @@ class _Back:
     layer: int | None = None
     kind: str | None = None
     norm: str | None = None
+    node: int | None = None
     activations: list[str] = dataclasses.field(default_factory=list)
 
 

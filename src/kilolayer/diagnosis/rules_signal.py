@@ -189,12 +189,12 @@ def _norm_missing(evidence: Evidence, step: int, rate: float, predicted: float) 
             f"block {evidence.num_blocks}."
         )
     else:
-        clean = evidence.forward_rate(0) or math.nan
+        start_rate = evidence.forward_rate(0) or math.nan
         now = "overflows" if math.isinf(rate) else f"grows {rate:.3f}x per block ({start:.3g} to {end:.3g})"
         message = (
-            f"Step 0 is clean: the stream grows {clean:.3f}x per block, as its scaled branches predict "
-            f"({predicted:.3f}). But no norm holds it there: a branch is homogeneous, so once training enlarges its "
-            f"weights the growth compounds; at step {step} the stream {now}."
+            f"Nothing normalizes what the skips add up: at step {step} the stream {now}. It does not show at step 0, "
+            f"where the stream grows {start_rate:.3f}x per block, as its scaled branches predict ({predicted:.3f}); "
+            "but a branch is homogeneous, so once training enlarges its weights the growth compounds."
         )
     return Finding(
         code="SIG103",

@@ -159,7 +159,8 @@ def dead_units(found: Examined) -> Finding | str | None:
     # Inputs next to nothing beside the biases leave half of the units off: then the inputs are the cause.
     if isinstance(inputs_unscaled(found), Finding):
         return None
-    if first is not None and dead is not None and dead > MOSTLY and found.fails_badly:
+    # Units off in a residual branch hold nothing up (trained ones may be on for rare inputs alone): the skip goes on.
+    if first is not None and dead is not None and dead > MOSTLY and not first.get("is_bypassed") and found.fails_badly:
         return report(
             "dead-units",
             f"{100 * dead:.0f} % of the first activation's units are 0 for every sample at step 0.",

@@ -134,6 +134,16 @@ def test_each_cause_is_the_root_and_is_silent_once_the_run_trains(cause, options
     assert diagnose(recording(**(options | {"losses": LEARNS}))).root is None
 
 
+@pytest.mark.parametrize(
+    "later", [1.5 ** np.arange(NUM_BLOCKS), np.full(NUM_BLOCKS, np.inf)], ids=["grows", "overflows"]
+)
+def test_growth_that_comes_with_training_is_told_before_what_step_0_does_not_show(later):
+    message = diagnose(recording(rate=1.004, gain=0.1, losses=DIVERGES, later_rms={2: later})).root.message
+    assert message.startswith("Nothing normalizes what the skips add up: at step 2 the stream ")
+    assert "It does not show at step 0" in message
+    assert "clean" not in message
+
+
 def test_measured_and_predicted_are_the_same_quantity():
     small = diagnose(recording(skip=None, rate=0.707, gain=1.0)).root
     assert small.measured == pytest.approx(0.707, rel=1e-3)
