@@ -11,8 +11,9 @@ The public names::
 **Stages**, the cheapest first, each on the caller's own objects:
 
 1. *set-up*: what can be told without a number. Which parameters are trained, by whom, and whether gradients reach them.
-2. *step 0*: two passes. One shows the structure (forward, evaluation mode), one all values (forward and backward,
-   training mode): every operation's output and the gradient that comes back to it.
+2. *step 0*: one pass forward and backward in training mode, which shows the structure and all values: every operation's
+   output and the gradient that comes back to it. Where one output per sample is given, three passes forward in
+   evaluation mode more: does a sample's answer depend on the others?
 3. *run*: a few dozen steps with the user's own optimizer, scheduler and loop body, and a second look at its end.
 
 What they find is a :class:`~kilolayer.recording.Recording`: rows by step and site, and the tables of one step among
