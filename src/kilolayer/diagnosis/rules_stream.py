@@ -138,6 +138,8 @@ def post_norm_too_deep(found: Examined) -> Finding | str | None:
             share, when, seen = _share_of_all(later), " once it trains", _collapse(found, later)
             if not seen:
                 continue
+        elif not found.struggles and not _signs_of_collapse(_later(found, placed)):
+            continue  # it got somewhere, and signal and gradient still arrive
         kept = share ** len(placed)
         if kept > LOST_IDENTITY:
             continue
@@ -166,21 +168,28 @@ def _share_of_all(rows: list[Row]) -> float:
 def _collapse(found: Examined, rows: list[Row]) -> str:
     """What shows at the end of the run that the stream carries nothing; empty where nothing does.
 
-    Branches grow in networks that train as well: samples that became alike, or gradients that no longer reach the
-    first sums, tell the ones that do not. A run that got somewhere must show both.
+    Branches grow in networks that train as well. A run that got somewhere must show both signs.
     """
+    said = _signs_of_collapse(rows)
+    if not said or not (found.struggles or len(said) > 1):
+        return ""
+    text = " and ".join(said)
+    return f" {text[0].upper()}{text[1:]} at the end of the run."
+
+
+def _signs_of_collapse(rows: list[Row]) -> list[str]:
+    """Samples that became alike at the last sum, gradients that no longer reach the first ones."""
     quarter = max(len(rows) // 4, 1)
     grads = [row["branch_grad_rms"] for row in rows]
     first, last = ([one for one in part if one is not None] for part in (grads[:quarter], grads[-quarter:]))
     left = _median(first) / _median(last) if first and last and _median(last) > 0 else math.nan
     cosine = rows[-1]["cosine"] if rows else None
-    is_alike, is_starved = cosine is not None and cosine >= COLLAPSED, left < STARVED
-    if not (is_alike or is_starved) or not (found.struggles or (is_alike and is_starved)):
-        return ""
-    said = [f"different samples have cosine {cosine:.3f} at the last sum"] if is_alike else []
-    said += [f"the gradient of the first sums is {left:.0e} of that of the last"] if is_starved else []
-    text = " and ".join(said)
-    return f" {text[0].upper()}{text[1:]} at the end of the run."
+    said = []
+    if cosine is not None and cosine >= COLLAPSED:
+        said.append(f"different samples have cosine {cosine:.3f} at the last sum")
+    if left < STARVED:
+        said.append(f"the gradient of the first sums is {left:.0e} of that of the last")
+    return said
 
 
 def final_norm_missing(found: Examined) -> Finding | str | None:

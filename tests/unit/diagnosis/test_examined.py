@@ -13,6 +13,7 @@ from kilolayer.diagnosis.chains import Chain, chains_of
 from kilolayer.diagnosis.examined import Examined, final_of
 from kilolayer.diagnosis.outcome import describe_doubt
 from kilolayer.diagnosis.rules_run import lr_too_high
+from kilolayer.diagnosis.rules_stream import post_norm_too_deep
 from kilolayer.recording import RecordingWriter
 
 
@@ -240,3 +241,32 @@ def test_a_lower_rate_that_learns_shows_that_the_rate_is_too_high(other, cause):
     record.facts["examination"]["other_rates"] = [{"factor": 0.1, "losses": other, "nonfinite_step": None}]
     finding = lr_too_high(Examined(record))
     assert (None if finding is None else finding.cause) == cause
+
+
+def post_norm_sums(*, cosine=0.6, first_grad=1e-3, number=24):
+    """Sums with a norm behind each, both sides of a size; the gradient of the first quarter as given."""
+    row = {"chain": 0, "norm_placement": "post", "norm_kind": "layer", "skip_scale": 1.0, "branch_scale": 1.0,
+           "is_learned": False, "attention": None, "activations": [], "kind": "mlp", "skip_rms": 1.0, "branch_rms": 1.0,
+           "sum_rms": 2**0.5, "cosine": cosine, "grad_rms": 1e-3}  # fmt: skip
+    return [
+        row | {"index": i, "path": f"layers.{i}", "branch_grad_rms": first_grad if i < number // 4 else 1e-3}
+        for i in range(number)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("last", "end", "is_named"),
+    [
+        pytest.param(1.7, {}, False, id="gets somewhere, and everything arrives"),
+        pytest.param(1.7, {"cosine": 0.99}, True, id="gets somewhere, samples alike"),
+        pytest.param(1.7, {"first_grad": 1e-8}, True, id="gets somewhere, gradients lost"),
+        pytest.param(2.29, {}, True, id="gets nowhere"),
+    ],
+)
+def test_post_norm_that_gets_somewhere_is_too_deep_only_where_something_is_lost(last, end, is_named):
+    record = examined(np.linspace(2.3, last, 60).tolist(), end={"branches": post_norm_sums(**end), "parameters": []})
+    facts = record.facts["examination"]
+    facts["step0"]["branches"] = post_norm_sums()
+    facts["structure"] |= {"chains": [list(range(24))], "chain_norms": ["layer"]}
+    finding = post_norm_too_deep(Examined(record))
+    assert (finding is not None) == is_named
