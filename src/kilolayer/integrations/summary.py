@@ -97,12 +97,16 @@ def _common_path(sites: Sequence[Site]) -> str:
     # Tensors may be read elsewhere: the last sum of a chain, where the module behind it begins.
     parameters = [site for site in sites if site.kind in ("weight", "parameter")]
     paths = [site.path.split(".") for site in parameters or sites]
-    shared = []
+    shared: list[str] = []
     for parts in zip(*paths, strict=False):
-        if len(set(parts)) > 1 or parts[0].isdigit():
+        if len(set(parts)) > 1:
+            if all(part.isdigit() for part in parts):
+                return ".".join(shared)  # the container of the blocks, itself perhaps one of several
             break
         shared.append(parts[0])
-    return ".".join(shared)
+    # One block alone: what holds it.
+    numbers = [at for at, part in enumerate(shared) if part.isdigit()]
+    return ".".join(shared[: numbers[-1]] if numbers else shared)
 
 
 def _shown(sites: Sequence[Site], role: str) -> list[Site]:

@@ -69,7 +69,17 @@ def draw_depths(standings: list[Standing]) -> bytes:
         def draw(axes: Axes) -> None:
             for number, name in enumerate(names):
                 layers = [one.layers for one in standings if one.scheme == name]
-                axes.plot(layers, values[number], label=name, marker="o", markersize=3, **style_of(number))
+                # Rates are those of the grid, so that lines coincide: the first are drawn the widest.
+                width = 1.5 * (len(names) - number) if is_log else 1.5
+                axes.plot(
+                    layers,
+                    values[number],
+                    label=name,
+                    marker="o",
+                    linewidth=width,
+                    markersize=2 * width,
+                    **style_of(number),
+                )
             axes.set(xscale="log", xlabel="layers", ylabel=label)
             if is_log:
                 scale_height_by_log(axes)

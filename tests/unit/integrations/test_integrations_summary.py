@@ -35,6 +35,11 @@ def test_tags_are_short_and_unique():
         ),
         pytest.param({0: ["0:out", "1:out"]}, {0: "chain0", None: "outside"}, id="a chain at the root"),
         pytest.param(
+            {0: ["0.layers.0:out", "0.layers.1:out"]},
+            {0: "0.layers", None: "outside"},
+            id="a chain inside a Sequential",
+        ),
+        pytest.param(
             {0: ["s.0.0:out", "s.0.1:out"], 1: ["s.1.0:out"]},
             {0: "s.0", 1: "s.1", None: "outside"},
             id="chains of one name",
