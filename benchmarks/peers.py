@@ -265,15 +265,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("names", nargs="*")
-    parser.add_argument("--save", type=Path, help="file for what each tool said of each case")
+    parser.add_argument(
+        "--save", type=Path, help="file for what each tool said of each case; what stands in it is not asked again"
+    )
     options = parser.parse_args()
     tools = [name for name, module in MODULES.items() if importlib.util.find_spec(module) is not None]
     torch.set_num_threads(1)
     for module in ("kilolayer.check", *(MODULES[tool] for tool in tools)):
         importlib.import_module(module)
     results: dict[str, list[dict[str, Any]]] = {tool: [] for tool in ("bare", "kilolayer", *tools)}
+    if options.save is not None and options.save.exists():
+        results |= json.loads(options.save.read_text())
     for file, function, _, accepted in cases(options.folder, options.names):
         for tool, rows in results.items():
+            if any((row["case"], row["function"]) == (file, function) for row in rows):
+                continue
             said = ask_apart(tool, options.folder / file, function)
             rows.append({"case": file, "function": function, "accepted": accepted, **said})
             lead = said["messages"][0][1] if said["messages"] else said.get("error", "-")
