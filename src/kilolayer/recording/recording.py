@@ -17,6 +17,8 @@ from kilolayer.recording.site import Site
 from kilolayer.recording.sources import Columns, MemoryRows, RowSource, SavedRows
 from kilolayer.representation import repr_html
 
+MISSING_EXTRA = "a DataFrame needs pandas: pip install 'kilolayer[report]'"
+
 KEPT_ROWS = 16_000_000
 """Rows of statistics already asked for that a recording keeps at hand, 12 bytes each."""
 
@@ -161,7 +163,15 @@ class Recording:
         raise KeyError(f"no site {name!r} in this recording ({len(self.sites)} sites)")
 
     def to_pandas(self) -> Any:
-        """The rows as a pandas DataFrame (needs pandas)."""
+        """The rows as a pandas DataFrame.
+
+        Raises:
+            ImportError: pandas (of the ``report`` extra) is not installed.
+        """
+        try:
+            import pandas  # noqa: F401
+        except ImportError as error:
+            raise ImportError(MISSING_EXTRA) from error
         return self.rows.to_pandas()
 
     # ------------------------------------------------------------------ disk
