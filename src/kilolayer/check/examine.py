@@ -113,10 +113,10 @@ def look_at_step_0(examination: Examination) -> None:
         facts["fault"] = _fault(find_fault(found))
         tables = Tables(found, {row["name"]: row["rms"] for row in facts["parameters"] if row["rms"] is not None})
         facts["step0"] = tables.build()
-        structure, rows = read_residuals(found, tables.graph, setup.model)
-        facts["structure"] = describe_structure(structure, rows)
-        examination.structure = structure
-        facts["step0"]["branches"] = rows
+        residuals = read_residuals(found, tables.graph, setup.model)
+        facts["structure"] = describe_structure(residuals)
+        examination.structure = residuals.structure
+        facts["step0"]["branches"] = residuals.rows
     for tensor in examination.unregistered:
         tensor.grad = None
     if targets is not None:
@@ -183,7 +183,7 @@ def _end_tables(setup: Setup) -> dict[str, Any]:
     sizes = {row["name"]: row["rms"] for row in describe_parameters(setup) if row["rms"] is not None}
     tables = Tables(found, sizes)
     end = tables.build()
-    end["branches"] = read_residuals(found, tables.graph, setup.model)[1]
+    end["branches"] = read_residuals(found, tables.graph, setup.model).rows
     end["parameters"] = [
         {key: row[key] for key in ("name", "rms", "grad", "grad_rms")} for row in describe_parameters(setup)
     ]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
+from kilolayer.check.gains import read_gains
+from kilolayer.check.norm_places import normed_skips, norms_over_one
 from kilolayer.check.probe import Pass
 from kilolayer.structure import Structure
 from kilolayer.structure.graph import Graph
@@ -32,7 +35,25 @@ def model_graph(found: Pass, graph: Graph) -> Graph:
     return Graph(graph.nodes[:end], graph.calls, [one for one in outputs if one < end], graph.node_of_value)
 
 
-def read_residuals(found: Pass, graph: Graph, model: nn.Module) -> tuple[Structure, list[dict[str, Any]]]:
+@dataclass(frozen=True)
+class Residuals:
+    """The residual sums of one pass.
+
+    Attributes:
+        structure: what they are.
+        rows: for each branch skip, branch, sum and the gradient there.
+        gains: see :func:`~kilolayer.check.gains.read_gains`.
+        normed_skips, norms_over_one: see :mod:`kilolayer.check.norm_places`.
+    """
+
+    structure: Structure
+    rows: list[dict[str, Any]]
+    gains: list[dict[str, Any]]
+    normed_skips: list[dict[str, Any]]
+    norms_over_one: list[dict[str, Any]]
+
+
+def read_residuals(found: Pass, graph: Graph, model: nn.Module) -> Residuals:
     """The structure, and for each of its branches a row: skip, branch, sum and the gradient there."""
     own = model_graph(found, graph)
     structure = analyze(own, model)
@@ -68,13 +89,23 @@ def read_residuals(found: Pass, graph: Graph, model: nn.Module) -> tuple[Structu
                 "branch_grad_rms": found.grads.get(value_of.get(one.branch, -1)),
             }
         )
-    return structure, rows
+    return Residuals(
+        structure,
+        rows,
+        gains=read_gains(signal, family, placements, structure, model),
+        normed_skips=normed_skips(signal, found, value_of),
+        norms_over_one=norms_over_one(signal),
+    )
 
 
-def describe_structure(structure: Structure, rows: list[dict[str, Any]]) -> dict[str, Any]:
+def describe_structure(residuals: Residuals) -> dict[str, Any]:
     """What the rules read of a structure."""
+    structure = residuals.structure
     return {
-        "branches": rows,
+        "branches": residuals.rows,
+        "gains": residuals.gains,
+        "normed_skips": residuals.normed_skips,
+        "norms_over_one": residuals.norms_over_one,
         "chains": [list(chain) for chain in structure.chains],
         "chain_norms": list(structure.chain_norms),
         "final_norm": structure.final_norm,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 import torch
@@ -21,7 +21,12 @@ SIGMAS, LEAST = 5.0, 0.03
 
 def is_trained(model: nn.Module, network: Network) -> bool:
     """Whether a norm of a branch is no longer the identity it starts as."""
-    for path in {path for branch in network.branches for path in branch.norms.values()}:
+    return norms_have_moved(model, {path for branch in network.branches for path in branch.norms.values()})
+
+
+def norms_have_moved(model: nn.Module, paths: Iterable[str]) -> bool:
+    """Whether one of these norms has a gain or a bias that is not what norms start with."""
+    for path in paths:
         for name, parameter in model.get_submodule(path).named_parameters(recurse=False):
             # A gain starts at 1, or at 0 where the module adds 1 to it.
             if parameter.numel() > 1 and not bool((parameter == parameter.flatten()[0]).all()):

@@ -310,7 +310,7 @@ CARDS: tuple[Card, ...] = (
     ),
     Card(
         "DEP609", "init-gain-wrong", "warning",
-        "init gain measured in value, output and feed-forward weights, beside beta of this depth",
+        "gain, std * sqrt((fan_in + fan_out) / 2), that a role's matrices start with, beside that of the scheme",
         "Scale the Xavier initialization of value, output and feed-forward projections by beta, not of query and key.",
         "Wang et al. 2022, arXiv:2203.00555, figure 2",
     ),

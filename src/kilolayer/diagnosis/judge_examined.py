@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from kilolayer.diagnosis import rules_attention as attention
 from kilolayer.diagnosis import rules_chain as chain
+from kilolayer.diagnosis import rules_gains as gains
 from kilolayer.diagnosis import rules_run as run
 from kilolayer.diagnosis import rules_start as start
 from kilolayer.diagnosis import rules_stream as stream
@@ -44,7 +45,7 @@ EXAMINED_RULES: tuple[ExaminedRule, ...] = (
     stream.skip_broken,
     attention.attention_unscaled,
     stream.alpha_wrong_for_depth,
-    stream.init_gain_wrong,
+    gains.init_gain_wrong,
     stream.batchnorm_batch_too_small,
     chain.saturating_activation_depth,
     chain.init_too_small,

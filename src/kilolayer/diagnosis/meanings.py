@@ -212,7 +212,8 @@ MEANINGS: dict[str, Meaning] = {
         "A skip scale tuned by hand.",
     ),
     "init-gain-wrong": Meaning(
-        "DeepNorm scales skips up and the matrices in the branches down; here the second half is missing.",
+        "DeepNorm scales skips up and value, output and feed-forward matrices down by beta. Here beta is missing on "
+        "some of them, or stands on query and key too, which only makes attention less selective.",
         "Weights loaded from a checkpoint, which are no initialization.",
     ),
     "stack-starved": Meaning(

@@ -10,7 +10,6 @@ from kilolayer.diagnosis.cards import report
 from kilolayer.diagnosis.chains import Chain, Row
 from kilolayer.diagnosis.examined import Examined
 from kilolayer.diagnosis.finding import Finding
-from kilolayer.schemes import coefficients
 
 MIN_LAYERS = 8
 """Below this many layers a chain without skip trains in practice, and depth is not the cause to name."""
@@ -238,39 +237,6 @@ def alpha_wrong_for_depth(found: Examined) -> Finding | str | None:
             predicted=nearest,
         )
     return None
-
-
-def init_gain_wrong(found: Examined) -> Finding | str | None:
-    """DEP609: DeepNorm's skip scale is right, and beta was left out."""
-    for fit in found.structure["depth_fits"]:
-        if not fit["rules"] or fit["num_branches"] < MIN_LAYERS:
-            continue
-        wanted = coefficients(encoder_layers=fit["num_layers"])
-        beta = wanted.encoder.init_gain if wanted.encoder is not None else 1.0
-        gains = [gain for row in _into_sums(found) if (gain := _xavier_gain(row)) is not None]
-        if not gains or _median(gains) < 1.5 * beta:
-            continue
-        return report(
-            "init-gain-wrong",
-            f"The matrices that end the branches start with gain {_median(gains):.2f}; beta of {fit['num_layers']} "
-            f"layers is {beta:.2f}.",
-            sites=[row["weight"] for row in _into_sums(found)],
-            severity="error" if found.fails else "warning",
-            confidence=0.75,
-            measured=_median(gains),
-            predicted=beta,
-        )
-    return None
-
-
-def _into_sums(found: Examined) -> list[Row]:
-    return [row for row in found.layers if row["into"] == "sum" and row["kind"] == "linear"]
-
-
-def _xavier_gain(row: Row) -> float | None:
-    """std * sqrt((fan_in + fan_out) / 2), the gain that Xavier initialization was given."""
-    size = row["weight_rms"]
-    return None if size is None else float(size * math.sqrt((row["fan_in"] + row["fan_out"]) / 2))
 
 
 def stack_starved(found: Examined) -> Finding | str | None:

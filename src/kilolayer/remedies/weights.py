@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from kilolayer.diagnosis.chains import RELU_LIKE, Row
 from kilolayer.diagnosis.examined import Examined
 from kilolayer.diagnosis.finding import Finding
+from kilolayer.diagnosis.rules_gains import wrong_gains
 from kilolayer.remedies.remedy import Edited, SetupLike, Unsuitable, as_code, parameter_at
 
 IDENTICAL = 0.5
@@ -168,7 +169,15 @@ def draw_stuck_patch(finding: Finding, found: Examined) -> str:
 
 @torch.no_grad()
 def scale_into_sums(setup: SetupLike, finding: Finding, found: Examined) -> Edited:
-    """Bring the gain of the matrices that end the branches, and of values and first matrices, to beta."""
+    """Bring every gain that is not the scheme's to it; without roles, that of what ends the branches, to beta."""
+    rows = wrong_gains(found)
+    for row in rows:
+        weight = parameter_at(setup.model, row["weight"])
+        if weight is not None and row["gain"]:
+            whole = weight if row["dim"] == 0 else weight.transpose(0, 1)
+            (whole if row["part"] is None else whole[slice(*row["part"])]).mul_(row["wanted"] / row["gain"])
+    if rows:
+        return Edited(setup, f"gain of {len(rows)} weights {finding.measured:.3g} -> {finding.predicted:.3g}")
     if not finding.measured or not finding.predicted:
         raise Unsuitable("the gain was not measured")
     factor = finding.predicted / finding.measured

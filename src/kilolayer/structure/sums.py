@@ -40,7 +40,7 @@ def find_sums(signal: Signal) -> list[ResidualSum]:
     """The residual sums, in order, before any is rejected for what its result does."""
     found: dict[int, ResidualSum] = {}
     for node in signal.nodes:
-        if not node.terms or node.index in signal.norm_of_member or not _is_plain(signal.graph, node):
+        if not node.terms or node.index in signal.norm_of_member or not is_plain_sum(signal.graph, node):
             continue
         residual = _identity(signal, node) or _parallel(signal, node, found) or _projection(signal, node)
         if residual is not None:
@@ -48,7 +48,7 @@ def find_sums(signal: Signal) -> list[ResidualSum]:
     return list(found.values())
 
 
-def _is_plain(graph: Graph, node: Node) -> bool:
+def is_plain_sum(graph: Graph, node: Node) -> bool:
     """Both terms are signals of the sum's own shape: no bias, position table, mask or statistic."""
     return node.is_float and all(
         graph.nodes[term.node].kind == "data"
