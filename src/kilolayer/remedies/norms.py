@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from kilolayer.convert.reading import read_network
 from kilolayer.diagnosis.examined import Examined
 from kilolayer.diagnosis.finding import Finding
-from kilolayer.remedies.remedy import Edited, SetupLike, Unsuitable, module_at
-from kilolayer.remedies.schemes import positional
+from kilolayer.remedies.remedy import Edited, SetupLike, Unsuitable, module_at, run_quietly
+from kilolayer.remedies.schemes import call_of
 from kilolayer.remedies.streams import any_parameter, has_images, sum_paths, trained
 from kilolayer.remedies.sums import Sum, edit_sums, new_norm, see_sums
 
@@ -61,16 +60,17 @@ def pre_norm(setup: SetupLike, finding: Finding, found: Examined) -> Edited:
 
 def _entries(setup: SetupLike, paths: set[str]) -> list[tuple[nn.Module, tuple[int, ...]]]:
     """The module that each branch's input goes into, with the input's shape."""
-    branches = read_network(setup.model, positional(setup)).branches
+    call = call_of(setup)
+    path_of = {module: path for path, module in setup.model.named_modules()}
     shapes = _input_shapes(setup)
     entries = []
-    for branch in branches:
-        if branch.path not in paths:
+    for branch in read_network(call.module, call.inputs).branches:
+        if path_of.get(module_at(call.module, branch.path)) not in paths:
             continue
-        module = module_at(setup.model, branch.entries[0]) if len(branch.entries) == 1 else None
-        if module is None or not branch.entries[0] or branch.entries[0] not in shapes:
+        module = module_at(call.module, branch.entries[0]) if len(branch.entries) == 1 else None
+        if module is None or not branch.entries[0] or path_of.get(module) not in shapes:
             raise Unsuitable(f"{branch.name} begins in the code of the sum, so no norm can stand in front of it")
-        entries.append((module, shapes[branch.entries[0]]))
+        entries.append((module, shapes[path_of[module]]))
     if not entries:
         raise Unsuitable("no branch begins in a module of its own")
     return entries
@@ -90,14 +90,9 @@ def _input_shapes(setup: SetupLike) -> dict[str, tuple[int, ...]]:
 
     for path, module in setup.model.named_modules():
         handles.append(module.register_forward_pre_hook(note(path)))
-    was_training = setup.model.training
     try:
-        # Evaluation leaves running statistics alone.
-        setup.model.eval()
-        with torch.no_grad():
-            setup.compute(setup.batch)
+        run_quietly(setup)
     finally:
-        setup.model.train(was_training)
         for handle in handles:
             handle.remove()
     return shapes

@@ -104,6 +104,22 @@ def optimizer_of(setup: SetupLike) -> torch.optim.Optimizer:
     return optimizer
 
 
+def run_quietly(setup: SetupLike) -> None:
+    """One pass for what hooks see of it: without gradients, in evaluation, which leaves running statistics alone."""
+    modes = [(module, module.training) for module in setup.model.modules()]
+    fast_path = torch.backends.mha.get_fastpath_enabled()
+    try:
+        for module, _ in modes:
+            module.training = False
+        torch.backends.mha.set_fastpath_enabled(False)  # it goes past the modules inside
+        with torch.no_grad():
+            setup.compute(setup.batch)
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast_path)
+        for module, mode in modes:
+            module.training = mode
+
+
 def module_at(model: nn.Module, path: str | None) -> nn.Module | None:
     """The module of a path, or of a parameter's name; ``None`` where there is none."""
     while path:

@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from kilolayer.convert import Refusal, apply_conversion, plan_conversion
 from kilolayer.diagnosis.examined import Examined
 from kilolayer.diagnosis.finding import Finding
-from kilolayer.remedies.remedy import Edited, SetupLike, Unsuitable
+from kilolayer.remedies.remedy import Edited, SetupLike, Unsuitable, run_quietly
+from kilolayer.structure.outer_calls import OuterCall, main_call
 
 
-def positional(setup: SetupLike) -> Any:
-    """The batch's inputs as conversions take them: a tuple of positional or a dictionary of keyword inputs."""
+def call_of(setup: SetupLike) -> OuterCall:
+    """How the loss calls the model: the module, with its inputs as conversions take them.
+
+    A loss of the user's own may call the model with anything, or only parts of it; then the largest part counts.
+
+    Raises:
+        Unsuitable: no module is called.
+    """
+    if setup.compute_loss is not None:
+        call = main_call(setup.model, lambda: run_quietly(setup))
+        if call is None:
+            raise Unsuitable("compute_loss calls no module of the model")
+        return call
     inputs, _ = setup.parts(setup.batch)
-    return inputs if isinstance(inputs, (tuple, dict)) else tuple(inputs) if isinstance(inputs, list) else (inputs,)
+    if isinstance(inputs, dict):
+        return OuterCall(setup.model, (), inputs)
+    return OuterCall(setup.model, tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,), {})
 
 
 def _convert(setup: SetupLike, scheme: str) -> Edited:
+    call = call_of(setup)
     try:
-        plan = plan_conversion(setup.model, scheme, inputs=positional(setup), fresh=True)
-        apply_conversion(setup.model, plan, optimizer=setup.optimizer)
+        plan = plan_conversion(call.module, scheme, inputs=call.inputs, fresh=True)
+        apply_conversion(call.module, plan, optimizer=setup.optimizer)
     except Refusal as refusal:
         raise Unsuitable(str(refusal)) from refusal
     return Edited(setup, f"{len(plan.changes)} branches to {plan.scheme_name}, drawn anew")
