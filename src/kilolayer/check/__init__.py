@@ -6,6 +6,7 @@ The public names::
           train_step=None)
     check(setup_or_function, budget_s=60, trial=True, steps=None) -> Diagnosis
     examine(setup, budget_s=60, steps=None) -> Recording      # the stages alone, nothing judged
+    read_script(path, arguments=()) -> function               # a training script as it stands, as a function for check
     train(setup, steps, budget_s=None) -> TrainingRun         # the plain run of a set-up: losses, non-finite step
 
 **Stages**, the cheapest first, each on the caller's own objects:
@@ -37,11 +38,12 @@ from types import ModuleType
 
 from kilolayer.check.examine import examine
 from kilolayer.check.loop import TrainingRun, train
+from kilolayer.check.script import read_script
 from kilolayer.check.setup import Setup
 from kilolayer.check.source import SetupError
 from kilolayer.check.verdict import check
 
-__all__ = ["Setup", "SetupError", "TrainingRun", "check", "examine", "train"]
+__all__ = ["Setup", "SetupError", "TrainingRun", "check", "examine", "read_script", "train"]
 
 
 class _Room(ModuleType):

@@ -24,8 +24,15 @@ class FailOn(str, Enum):
 
 def check(
     target: Annotated[
-        str, typer.Argument(metavar="FILE.py:FUNCTION", help="A function without arguments that returns a set-up.")
+        str,
+        typer.Argument(
+            metavar="FILE.py[:FUNCTION]",
+            help="A training script, or a function without arguments that returns a set-up.",
+        ),
     ],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- ARGUMENT...]", help="The script's own command line.")
+    ] = None,
     *,
     budget_s: Annotated[float, typer.Option(metavar="SECONDS", help="Time for everything.")] = 60.0,
     steps: Annotated[int, typer.Option(help="Steps of the run at most.")] = 100,
@@ -38,21 +45,21 @@ def check(
 ) -> None:
     """Why a set-up does not train: one cause, where it starts, and what helps.
 
-    The function returns a kilolayer.Setup, or (model, inputs, targets, loss_fn, optimizer). Beside it in its file,
-    stream(step) may give fresh batches (inputs, targets), and train_step(model, inputs, targets, loss_fn, optimizer)
-    may be the loop body. Exit status 0: nothing at or above --fail-on; 1: a finding, or a warning that the run fails
-    and no rule explains it; 2: a mistake.
+    A script is run up to its eighth optimizer step, and again for each trial; the steps are left out, and model, loss,
+    batches and loop are taken from what it does. A function returns a kilolayer.Setup, or (model, inputs, targets,
+    loss_fn, optimizer). Beside it in its file, stream(step) may give fresh batches (inputs, targets), and
+    train_step(model, inputs, targets, loss_fn, optimizer) may be the loop body. Exit status 0: nothing at or above
+    --fail-on; 1: a finding, or a warning that the run fails and no rule explains it; 2: a mistake.
     """
     import contextlib
     import sys
 
     from kilolayer.check import check as examine_and_judge
-    from kilolayer.structure.loading import load_function
 
     _check_places(out, sarif)
     # What the user's code prints is not the answer.
     with contextlib.redirect_stdout(sys.stderr):
-        function = load_function(target)
+        function = _load(target, arguments or [])
         diagnosis = examine_and_judge(function, budget_s, trial, steps=steps)
     _save(diagnosis, function, target, out=out, sarif=sarif)
     patch = _patch(diagnosis, target) if write_patch else None
@@ -62,6 +69,22 @@ def check(
     else:
         typer.echo("\n".join(part for part in (_render(diagnosis, out), patch) if part), nl=patch is None)
     raise typer.Exit(int(diagnosis.is_at_least(fail_on.value)))
+
+
+def _load(target: str, arguments: list[str]) -> Callable[[], Any]:
+    """The function that ``FILE.py:FUNCTION`` names, or one that runs the script ``FILE.py``."""
+    from kilolayer.check import read_script
+    from kilolayer.structure.loading import load_function
+
+    if target.endswith(".py"):
+        return read_script(target, arguments)
+    if arguments:
+        raise ValueError(f"{target} is a function, which gets no arguments, got {' '.join(arguments)}")
+    return load_function(target)
+
+
+def _file_of(target: str) -> Path:
+    return Path(target if target.endswith(".py") else target.rpartition(":")[0])
 
 
 def _check_places(out: Path | None, sarif: Path | None) -> None:
@@ -107,8 +130,7 @@ def _save(
         replace_file(out / "findings.json", (to_json(diagnosis.to_dict(), indent=1) + "\n").encode())
     if sarif is not None:
         line = getattr(getattr(function, "__code__", None), "co_firstlineno", 1)
-        path = target.rpartition(":")[0]
-        log = to_sarif(diagnosis.findings, path=path, line=line, version=__version__)
+        log = to_sarif(diagnosis.findings, path=str(_file_of(target)), line=line, version=__version__)
         sarif.parent.mkdir(parents=True, exist_ok=True)
         replace_file(sarif, (to_json(log, indent=1) + "\n").encode())
 
@@ -188,8 +210,8 @@ def _patch(diagnosis: Diagnosis, target: str) -> str | None:
 
     if diagnosis.root is None or diagnosis.recording is None or not remedies_for(diagnosis.root):
         return None
-    found, path = Examined(diagnosis.recording), Path(target.rpartition(":")[0])
-    return render_patch(diagnosis.root, found, trials=diagnosis.trials, path=path)
+    found = Examined(diagnosis.recording)
+    return render_patch(diagnosis.root, found, trials=diagnosis.trials, path=_file_of(target))
 
 
 def _examined(diagnosis: Diagnosis) -> str:
