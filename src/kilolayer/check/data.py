@@ -69,7 +69,7 @@ def dependence_p(inputs: Any, targets: Any) -> float | None:
     """Probability of as much dependence between inputs and targets by chance, by a permutation test.
 
     Distance covariance between samples' inputs and their targets, beside that of shuffled targets; ``None`` where the
-    batch has fewer than 32 samples, or inputs and targets are not one tensor each.
+    batch has fewer than 32 samples, inputs and targets are not one tensor each, or all samples have one target.
 
     Reference: Szekely, Rizzo and Bakirov 2007, Measuring and testing dependence by correlation of distances.
     """
@@ -81,6 +81,8 @@ def dependence_p(inputs: Any, targets: Any) -> float | None:
         return None
     x, y = first[0][:num].detach().flatten(1).double(), second[0][:num].detach().reshape(num, -1)
     x = (x - x.mean(0)) / x.std(0).clamp_min(1e-12)
+    if bool((y == y[0]).all()):
+        return None
     is_class = not y.is_floating_point()
     distance = (y[:, None] != y[None]).double().mean(-1) if is_class else torch.cdist(y.double(), y.double())
     a, b = _centered(torch.cdist(x, x)), _centered(distance)

@@ -102,6 +102,7 @@ def look_at_step_0(examination: Examination) -> None:
     facts["inputs"], facts["targets"] = describe_tensors(inputs), describe_tensors(targets)
     facts["optimizer"] = describe_optimizer(setup)
     facts["has_fresh_batches"] = setup.batches is not None
+    facts["has_own_loop"] = setup.train_step is not None
     with kept(setup):
         _forget_gradients(setup)
         found = run_probe(setup)

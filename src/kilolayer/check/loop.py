@@ -119,6 +119,7 @@ class StepWatch:
         self._parameters = [p for group in setup.optimizer.param_groups for p in group["params"] if p.requires_grad]
         self._handles: list[Any] = []
         self._armed: set[int] = set()
+        self._suspects: set[int] = set()
         self._norms: dict[int, float] = {}
         self._before: list[Tensor] = []
         self.num_steps = 0
@@ -142,20 +143,31 @@ class StepWatch:
         self._before = []
 
     def _before_accumulation(self, parameter: Tensor, grad: Tensor) -> None:
-        """What is in ``.grad`` when the first gradient since the last step arrives is left over from before."""
-        if id(parameter) in self._armed:
-            self._armed.discard(id(parameter))
-            if parameter.grad is not None and bool((parameter.grad != 0).any()):
-                self.stale.add(self._names.get(id(parameter), ""))
+        """What is in ``.grad`` when the first gradient since the last step arrives is left over from before.
+
+        It is a fault only where the optimizer steps on the sum: a loss of another network's may add to gradients that
+        are dropped before the next backward pass, as a generator's does to its discriminator's.
+        """
+        key = id(parameter)
+        is_left_over = parameter.grad is not None and _is_nonzero(parameter.grad)
+        if key in self._armed and is_left_over:
+            self._suspects.add(key)
+        elif key in self._suspects and not is_left_over:
+            self._suspects.discard(key)
+        self._armed.discard(key)
 
     def _after_accumulation(self, parameter: Tensor) -> None:
         if self.num_steps < WATCHED_STEPS and parameter.grad is not None:
-            self._norms[id(parameter)] = float(torch.linalg.vector_norm(parameter.grad.detach().float()))
+            self._norms[id(parameter)] = _l2_norm(parameter.grad)
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        for parameter in self._parameters:
+            if id(parameter) in self._suspects and parameter.grad is not None and _is_nonzero(parameter.grad):
+                self.stale.add(self._names.get(id(parameter), ""))
+        self._suspects.clear()
         if self.num_steps >= WATCHED_STEPS:
             return
-        norms = [float(torch.linalg.vector_norm(p.grad.float())) for p in self._parameters if p.grad is not None]
+        norms = [_l2_norm(p.grad) for p in self._parameters if p.grad is not None]
         self.clipped.append(math.hypot(*norms) if norms else 0.0)
         self.unclipped.append(math.hypot(*self._norms.values()) if self._norms else 0.0)
         self._before = [parameter.detach().clone() for parameter in self._parameters]
@@ -175,11 +187,28 @@ class StepWatch:
                 continue
             if self.nonfinite_update is None and _became_nonfinite(before, parameter):
                 self.nonfinite_update = name
+            if parameter.element_size() >= 4 or parameter.grad.is_sparse:
+                continue
             moving = (parameter.grad != 0) & (before != 0)
-            if parameter.element_size() < 4 and bool(moving.any()):
+            if bool(moving.any()):
                 same = (parameter.detach() == before)[moving].float().mean()
                 self.swallowed[name] = float(same)
 
 
 def _became_nonfinite(before: Tensor, after: Tensor) -> bool:
     return bool(torch.isfinite(before).all()) and not bool(torch.isfinite(after.detach()).all())
+
+
+def _entries(grad: Tensor) -> Tensor:
+    """What a gradient holds; of a sparse one the entries that are there."""
+    return grad.detach().coalesce().values() if grad.is_sparse else grad.detach()
+
+
+def _is_nonzero(grad: Tensor) -> bool:
+    return bool((_entries(grad) != 0).any())
+
+
+def _l2_norm(grad: Tensor) -> float:
+    entries = _entries(grad)
+    wide = entries if entries.is_complex() else entries.float()
+    return float(torch.linalg.vector_norm(wide)) if entries.numel() else 0.0

@@ -23,12 +23,25 @@ STUCK = 0.95
 DIVERGED = 1.2
 """Final loss over both its start and the answer that ignores the input from which on a run went up, not down."""
 
+DIVERGED_NOISY = 2.0
+"""The same where single losses tell nothing."""
+
 ALREADY_TRAINED = 0.7
 """Loss at step 0 over the answer that ignores the input below which a model was trained before."""
 
 FEW_STEPS = 50
 SEEN_RATE = 1e-3
 """Update ratio below which weights hardly move: a learning rate on its way up has then not been tried yet."""
+
+FEW_SAMPLES = 8
+"""Samples of a batch below which its targets say little about the spread of all."""
+
+OTHER_LOSS = 0.25
+"""Difference between the set-up's loss and what its own loop returns at first, in parts of the larger, from which on
+they are two losses."""
+
+NOISY = 0.5
+"""Median change of the loss from one step to the next, over its median, from which on a single value tells nothing."""
 
 STILL_FALLING = 0.02
 """Fall of the loss over the last two fifths of a run, in parts of its start, that goes on."""
@@ -107,9 +120,26 @@ class Examined:
 
     @cached_property
     def baseline(self) -> float | None:
-        """The loss of the best answer that does not look at the input."""
-        known = None if self.main_loss is None else self.main_loss["baseline"]
-        return self.facts["loss"]["constant"] if known is None else known * self._loss_scale
+        """The loss of the best answer that does not look at the input; ``None`` where a perfect one needs no look."""
+        row = self.main_loss
+        known = None if row is None else row["baseline"]
+        value = self.facts["loss"]["constant"] if known is None else known * self._loss_scale
+        if value is None or self.returns_another_loss:
+            return None
+        if row is None or not self.facts.get("has_fresh_batches"):
+            return value or None
+        return self._baseline_of_more(value, row)
+
+    def _baseline_of_more(self, value: float, row: Row) -> float | None:
+        """:attr:`baseline` of all data, going by one batch of them, which fits a constant better than all do.
+
+        Of n labels of C classes the entropy is low by (C - 1) / (2 n), of n targets the variance by a factor 1 - 1 / n.
+        """
+        if row["kind"] == "nll":
+            missing = (row["num_classes"] - 1) / (2 * max(row.get("num_targets") or 1, 1)) * self._loss_scale
+            return min(value + missing, max(value, (row["chance"] or math.inf) * self._loss_scale)) or None
+        count = row["shape"][0] if row["shape"] else 1
+        return None if count < FEW_SAMPLES else value * count / (count - 1) or None
 
     @cached_property
     def chance(self) -> float | None:
@@ -148,9 +178,37 @@ class Examined:
         return math.nan if value is None else float(value)
 
     @cached_property
+    def is_noisy(self) -> bool:
+        """Whether losses of fresh batches go up and down by as much as half their size from one step to the next."""
+        losses = self.losses
+        if not self.facts.get("has_fresh_batches") or len(losses) < 10 or not np.isfinite(losses).all():
+            return False
+        changes = np.diff(losses)
+        turns = float(np.mean(changes[1:] * changes[:-1] < 0))
+        return bool(turns > 1 / 3 and np.median(np.abs(changes)) > NOISY * abs(np.median(losses)))
+
+    @cached_property
+    def returns_another_loss(self) -> bool:
+        """Whether the user's own loop returns another loss than the set-up's, such as a sum of several."""
+        if not self.facts.get("has_own_loop") or not len(self.losses):
+            return False
+        first, own = float(self.losses[0]), self.initial_loss
+        return abs(first - own) > OTHER_LOSS * max(abs(first), abs(own))  # false where one is not finite
+
+    @cached_property
+    def start_loss(self) -> float:
+        """What the run began at: the loss at step 0, or the median of the first fifth where single ones say little."""
+        if self.is_noisy:
+            return float(np.median(self.losses[: max(5, len(self.losses) // 5)]))
+        return float(self.losses[0]) if self.returns_another_loss else self.initial_loss
+
+    @cached_property
     def final_loss(self) -> float:
-        """Median of the last tenth of the losses, at least five."""
-        return final_of(self.losses)
+        """Median of the last tenth of the losses, or fifth where single ones say little; at least five."""
+        return self._final_of(self.losses)
+
+    def _final_of(self, losses: np.ndarray) -> float:
+        return final_of(losses, parts=5 if self.is_noisy else 10)
 
     @cached_property
     def progress(self) -> float:
@@ -159,8 +217,8 @@ class Examined:
 
     def progress_of(self, losses: np.ndarray) -> float:
         """:attr:`progress` of any run from the same start."""
-        reference = min(self.initial_loss, math.inf if self.baseline is None else self.baseline)
-        final = final_of(losses)
+        reference = min(self.start_loss, math.inf if self.baseline is None else self.baseline)
+        final = self._final_of(losses)
         if not math.isfinite(reference) or not math.isfinite(final):
             return math.nan
         if reference > 0:
@@ -179,15 +237,17 @@ class Examined:
             return None
         if self.run["nonfinite_step"] is not None or not np.isfinite(self.losses).all():
             return "non-finite"
-        if self.baseline is not None and self.initial_loss < ALREADY_TRAINED * self.baseline:
-            return "learns" if self.final_loss < 1.05 * self.initial_loss else "diverged"
-        if self.final_loss > DIVERGED * max(self.initial_loss, self.chance or -math.inf):
+        if self.baseline is not None and self.start_loss < ALREADY_TRAINED * self.baseline:
+            return "learns" if self.final_loss < 1.05 * self.start_loss else "diverged"
+        chance = -math.inf if self.returns_another_loss else self.chance or -math.inf
+        limit = DIVERGED_NOISY if self.is_noisy else DIVERGED
+        if self.final_loss > limit * max(self.start_loss, chance):
             return "diverged"
         if self.progress <= LEARNS:
             return "learns"
         if (self.is_short and self.is_falling) or self.is_warming_up:
             return "unfinished"
-        return "stuck" if self.progress > STUCK else "slow"
+        return "stuck" if self.progress > STUCK and not self.is_falling else "slow"
 
     @property
     def is_short(self) -> bool:
@@ -285,11 +345,11 @@ class Examined:
         return min(found, key=lambda pair: pair[1]) if found else None
 
 
-def final_of(losses: np.ndarray) -> float:
-    """Median of the last tenth of losses, at least five; NaN where one is not finite."""
+def final_of(losses: np.ndarray, *, parts: int = 10) -> float:
+    """Median of the last of so many parts of losses, at least five of them; NaN where one is not finite."""
     if not len(losses):
         return math.nan
-    tail = losses[-max(5, len(losses) // 10) :]
+    tail = losses[-max(5, len(losses) // parts) :]
     return float(np.median(tail)) if np.isfinite(tail).all() else math.nan
 
 

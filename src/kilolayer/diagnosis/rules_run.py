@@ -149,7 +149,7 @@ def lr_too_high(found: Examined) -> Finding | str | None:
     outcome = (
         f"the loss is not finite at step {found.run['nonfinite_step']}"
         if found.outcome == "non-finite"
-        else f"the loss goes from {found.initial_loss:.3g} to {found.final_loss:.3g}"
+        else f"the loss goes from {found.start_loss:.3g} to {found.final_loss:.3g}"
     )
     bracket = "" if better is None else f" At {better[0]:g} times the rate it learns."
     return report(
@@ -167,7 +167,7 @@ def lr_too_high(found: Examined) -> Finding | str | None:
 def _jumped(found: Examined) -> bool:
     """Whether the loss rose far above its start on the way."""
     known = found.losses[np.isfinite(found.losses)]
-    start = max(found.initial_loss, found.chance or -math.inf)
+    start = max(found.start_loss, found.chance or -math.inf)
     return len(known) > 1 and float(known.max()) > 2 * start > 0
 
 

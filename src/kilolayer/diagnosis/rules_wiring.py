@@ -119,7 +119,7 @@ def frozen_by_mistake(found: Examined) -> Finding | str | None:
     return report(
         "frozen-by-mistake",
         f"{100 * share:.0f} % of the model's entries are frozen, and what is left does not learn: the loss goes from "
-        f"{found.initial_loss:.3g} to {found.final_loss:.3g}.",
+        f"{found.start_loss:.3g} to {found.final_loss:.3g}.",
         sites=_names(frozen),
         confidence=0.6,
         measured=share,
@@ -301,7 +301,7 @@ def labels_unrelated(found: Examined) -> Finding | str | None:
     """SET509: everything is sound, nothing is learned, and labels do not depend on inputs."""
     p = found.facts.get("dependence_p")
     if p is None:
-        return "inputs and targets are not one real tensor each, of 32 samples or more"
+        return "inputs and targets are not one real tensor each, of 32 samples or more and several targets"
     if found.run is None:
         return "there was no run"
     if p < UNRELATED or not found.fails or found.outcome == "non-finite":

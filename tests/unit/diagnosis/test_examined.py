@@ -270,3 +270,43 @@ def test_post_norm_that_gets_somewhere_is_too_deep_only_where_something_is_lost(
     facts["structure"] |= {"chains": [list(range(24))], "chain_norms": ["layer"]}
     finding = post_norm_too_deep(Examined(record))
     assert (finding is not None) == is_named
+
+
+NOISE = np.random.default_rng(0).exponential(1.0, 100)
+
+
+def noisy(level):
+    return (NOISE * level).tolist()
+
+
+@pytest.mark.parametrize(
+    ("losses", "facts", "outcome"),
+    [
+        # A loss that still falls from afar is not stuck, though the best answer without a look is as good so far.
+        (np.geomspace(44.0, 26.0, 100).tolist(), {"start": 44.0, "baseline": 26.5}, "slow"),
+        # Single samples: the first happened to be an easy one.
+        (noisy(np.linspace(4, 0.4, 100)), {"start": 0.02, "baseline": 0.0, "has_fresh_batches": True}, "learns"),
+        (noisy(np.full(100, 4.0)), {"start": 0.02, "baseline": 0.0, "has_fresh_batches": True}, "stuck"),
+        # One batch of one label: no answer without a look is better than perfect.
+        (FALLS, {"baseline": 0.0}, "learns"),
+        # The loop returns the sum of two losses, and the set-up knows one.
+        (np.linspace(1.4, 1.0, 100).tolist(), {"start": 0.7, "baseline": 0.0, "has_own_loop": True}, "slow"),
+        (np.linspace(1.4, 9.0, 100).tolist(), {"start": 0.7, "baseline": 0.0, "has_own_loop": True}, "diverged"),
+    ],
+    ids=["falls-on", "noisy-learns", "noisy-stuck", "one-label", "two-losses", "two-losses-rise"],
+)
+def test_outcomes_of_losses_whose_start_or_floor_says_little(losses, facts, outcome):
+    assert Examined(examined(losses, **{"chance": None} | facts)).outcome == outcome
+
+
+def test_the_answer_to_beat_is_that_of_all_data_where_every_batch_is_another():
+    record = examined(FALLS, baseline=0.0)
+    facts = record.facts["examination"]
+    facts["has_fresh_batches"] = True
+    for num_targets, expected in ((1, 2.3), (90, 9 / 180)):
+        facts["step0"]["losses"][0]["num_targets"] = num_targets
+        assert Examined(record).baseline == pytest.approx(expected)
+    facts["step0"]["losses"][0] |= {"kind": "mse", "baseline": 1.8, "shape": [10, 1]}
+    assert Examined(record).baseline == pytest.approx(2.0)
+    facts["step0"]["losses"][0]["shape"] = [4, 1]
+    assert Examined(record).baseline is None
