@@ -41,6 +41,7 @@ def report(
     from rich.console import Console
 
     from kilolayer.report import RENDERERS, load_report, render_screen, save_report
+    from kilolayer.report.text import inert
 
     made = load_report(run)
     renderer = next(one for one in RENDERERS if one.name == format.value)
@@ -53,4 +54,5 @@ def report(
         typer.echo(renderer.render(made).decode(), nl=False)
     if format in FILES or out is not None:
         folder = run[0] if len(run) == 1 else Path()
-        typer.echo(f"Report: {save_report(made, out or folder / f'report{renderer.suffix}')}")
+        path = save_report(made, out or folder / f"report{renderer.suffix}")
+        typer.echo(f"Report: {inert(str(path))}")

@@ -25,7 +25,7 @@ from kilolayer.recording import Site
 from kilolayer.structure.names import clean_name
 from kilolayer.structure.recorder import is_recording
 
-NAME = re.compile(r"(?P<path>.*?)(?:#(?P<call>\d+))?:(?P<tensor>\w+)")
+NAME = re.compile(r"(?P<path>.*?)(?:#(?P<call>\d+))?:(?P<tensor>\w+)", re.DOTALL)
 """A tensor site's name, ``path[#call]:tensor``."""
 
 

@@ -53,7 +53,8 @@ def _read_header(folder: Path) -> dict[str, Any]:
         header = json.loads(path.read_text(encoding="utf-8"))
         version = int(header["format"])
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is damaged ({error}); {AGAIN}") from error
+        why = f"it has no {error}" if isinstance(error, KeyError) else error
+        raise ValueError(f"{path} is damaged ({why}); {AGAIN}") from error
     if version > FORMAT:
         raise ValueError(
             f"{folder} has recording format {version}; this kilolayer reads up to {FORMAT}: upgrade kilolayer"
@@ -64,6 +65,9 @@ def _read_header(folder: Path) -> dict[str, Any]:
 def _find_parts(folder: Path, announced: object) -> list[Path]:
     """The parts in order; a gap, or fewer than the header announces, is an error."""
     found = sorted(folder.glob(PART_PATTERN))
+    # A pipe would be waited for without end.
+    if odd := [part.name for part in found if not part.is_file()]:
+        raise ValueError(f"{folder / odd[0]} is no file; {AGAIN}")
     # Headers of before the count was kept announce nothing, but then there is one part at least.
     wanted = announced if isinstance(announced, int) else 1
     expected = [folder / part_name(index) for index in range(max(wanted, len(found)))]

@@ -179,6 +179,8 @@ def _read(path: Path, group: int | None) -> pa.Table:
         # Not read_table, which takes columns from the names of folders such as "lr=0.1" too.
         file = pq.ParquetFile(path, read_dictionary=list(LABELS))
         rows = file.read(SCHEMA.names) if group is None else file.read_row_group(group, SCHEMA.names)
+    except PermissionError as error:
+        raise PermissionError(error.errno, "Permission denied", str(path)) from error
     except (pa.ArrowException, OSError, ValueError) as error:
         raise _damaged(path, error) from error
     try:
