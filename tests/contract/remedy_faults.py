@@ -290,6 +290,23 @@ def loud_stream():
 
 
 @seeded
+def norms_on_the_skips():
+    return stack(48, lambda block, x: block.norm(x) + block.branch(x), std=2**0.5, end=[nn.LayerNorm(24)])
+
+
+@seeded
+def norm_over_one_output():
+    x, _ = classes()
+    model = nn.Sequential(nn.Linear(16, 24), nn.ReLU(), nn.Linear(24, 1), nn.LayerNorm(1))
+    return Setup(model, (x, 2 * x[:, :1]), nn.MSELoss(), optimizer=torch.optim.Adam(model.parameters(), lr=0.01))
+
+
+@seeded
+def more_sums_than_the_rate_bears():
+    return stack(40, lambda block, x: x + block.branch(block.norm(x)), std=2.0, lr=0.05, end=[nn.LayerNorm(24)])
+
+
+@seeded
 def nothing_normalized():
     return stack(16, lambda block, x: x + block.branch(x), norm=False, std=2.0)
 
@@ -507,6 +524,11 @@ HELPS = {
     "larger eps": Fault("precision-lost", adam_in_half, ("0.weight",)),
     "drawn direction": Fault("nan-operation", direction_of_zero, ("2.parametrizations.weight.0",)),
     "guarded operation": Fault("nan-operation", masked_rows, ("",)),
+    "norm in the branch": Fault("norm-misplaced", norms_on_the_skips, blocks(48)),
+    "no norm over one": Fault("norm-misplaced", norm_over_one_output, ("3",)),
+    "effective depth": Fault(
+        "depth-unused", more_sums_than_the_rate_bears, blocks(40), {"measured": 1.0, "predicted": 2.0}
+    ),
     "pre-ln with final norm": Fault("post-norm-too-deep", deep_post_norm, ("layers.0", "layers.7"), steps=45),
     "deepnorm": Fault("post-norm-too-deep", deep_post_norm, ("layers.0", "layers.7"), steps=45),
     "skip kept": Fault("skip-broken", doubled_sums, blocks(16)),

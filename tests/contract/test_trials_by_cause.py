@@ -7,8 +7,8 @@ from kilolayer.check import examine, train
 from kilolayer.diagnosis.examined import Examined
 from kilolayer.remedies import REMEDIES, prove
 
-LONG = {"attention-logits-growing", "output-logits-drifting", "depth-unused", "norm-misplaced", "stack-starved"}
-"""What takes thousands of steps to show, is no cause that a rule names yet, or is a matter of two stacks."""
+LONG = {"attention-logits-growing", "output-logits-drifting", "stack-starved"}
+"""What takes thousands of steps to show, or is a matter of two stacks."""
 
 
 def test_every_cause_with_an_edit_has_a_set_up():

@@ -291,6 +291,13 @@ CARDS: tuple[Card, ...] = (
         "He et al. 2016, arXiv:1603.05027, section 3.1",
     ),
     Card(
+        "DEP605", "norm-misplaced", "error",
+        "factor on what goes down the skips, per sum: RMS(skip) / RMS(skip + branch) at a norm, else the skip scale",
+        "Put the norm inside the branch, x + branch(norm(x)), with a final norm, in every block; with a skip scale "
+        "above 1 behind the sum, norm(alpha * x + branch(x)).",
+        "Xiong et al. 2020, arXiv:2002.04745, figure 1; He et al. 2016, arXiv:1603.05027, section 3",
+    ),
+    Card(
         "DEP606", "final-norm-missing", "error",
         "RMS of the stream behind the last block; a final norm makes it 1",
         "Put a norm between the last block and the output layer.",
@@ -313,6 +320,13 @@ CARDS: tuple[Card, ...] = (
         "gain, std * sqrt((fan_in + fan_out) / 2), that a role's matrices start with, beside that of the scheme",
         "Scale the Xavier initialization of value, output and feed-forward projections by beta, not of query and key.",
         "Wang et al. 2022, arXiv:2203.00555, figure 2",
+    ),
+    Card(
+        "DEP610", "depth-unused", "info",
+        "sums of equal effect: (sum of w)^2 / sum of w^2, w = (RMS(branch) / RMS(sum))^2 of each sum",
+        "Use a scheme that spreads the change over the depth (DeepNorm, or branches scaled by 1 / sqrt(2 L)), or build "
+        "fewer layers: compare the losses.",
+        "Liu et al. 2020, arXiv:2004.08249, section 3; Sun et al. 2025, arXiv:2502.05795",
     ),
     Card(
         "DEP611", "stack-starved", "warning",

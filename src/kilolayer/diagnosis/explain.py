@@ -34,7 +34,9 @@ def card_of(name: str) -> Card:
     if card is not None:
         return card
     known = {known.lower(): known for known in (*BY_CODE, *BY_CAUSE)}
-    nearest = difflib.get_close_matches(name.strip().lower(), known, n=1)
+    asked = name.strip().lower()
+    begun = [one for one in known if asked and one.startswith(asked)]
+    nearest = begun or difflib.get_close_matches(asked, known, n=1)
     hint = f"did you mean {known[nearest[0]]}?" if nearest else "`kilolayer explain` lists all"
     raise ValueError(f"unknown code {name!r}; {hint}")
 

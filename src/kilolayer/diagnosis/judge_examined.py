@@ -7,9 +7,11 @@ from collections.abc import Callable
 from kilolayer.diagnosis import rules_attention as attention
 from kilolayer.diagnosis import rules_chain as chain
 from kilolayer.diagnosis import rules_gains as gains
+from kilolayer.diagnosis import rules_norms as norms
 from kilolayer.diagnosis import rules_run as run
 from kilolayer.diagnosis import rules_start as start
 from kilolayer.diagnosis import rules_stream as stream
+from kilolayer.diagnosis import rules_unused as unused
 from kilolayer.diagnosis import rules_wiring as wiring
 from kilolayer.diagnosis.examined import Examined
 from kilolayer.diagnosis.finding import Finding
@@ -27,6 +29,7 @@ EXAMINED_RULES: tuple[ExaminedRule, ...] = (
     wiring.loss_broadcast,
     wiring.wrong_axis,
     wiring.output_loss_mismatch,
+    norms.norm_over_one,
     start.weights_zero,
     start.zero_product,
     start.units_identical,
@@ -35,6 +38,7 @@ EXAMINED_RULES: tuple[ExaminedRule, ...] = (
     start.inputs_unscaled,
     run.half_overflow,
     stream.alpha_misplaced,
+    norms.norm_on_skips,
     stream.norm_missing,
     chain.init_too_large,
     run.nan_operation,
@@ -53,6 +57,7 @@ EXAMINED_RULES: tuple[ExaminedRule, ...] = (
     chain.init_wrong_for_activation,
     stream.skip_attenuated,
     stream.final_norm_missing,
+    norms.norm_behind_some,
     stream.post_norm_too_deep,
     stream.batchnorm_without_skip,
     attention.attention_saturated,
@@ -67,6 +72,7 @@ EXAMINED_RULES: tuple[ExaminedRule, ...] = (
     start.embedding_scale,
     stream.stack_starved,
     wiring.labels_unrelated,
+    unused.depth_unused,
 )
 """In order of precedence: a cause stands before those it would explain."""
 

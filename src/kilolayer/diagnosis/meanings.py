@@ -198,6 +198,11 @@ MEANINGS: dict[str, Meaning] = {
         "Skips are multiplied by less than 1. Over the depth that is a power, and nothing of the identity is left.",
         "Skips below 1 in shallow networks, or with branches that make up for it.",
     ),
+    "norm-misplaced": Meaning(
+        "A norm stands where it cuts off what it should help: on the skip while the branch goes without, behind some "
+        "sums of a stream only, inside the branch beside a skip scale above 1, or over a single entry.",
+        "Networks that mix placements and train, as mix-LN, or with few sums; they are left alone.",
+    ),
     "final-norm-missing": Meaning(
         "In a pre-norm network nothing normalizes the stream behind the last block, and the output layer reads all "
         "that has added up.",
@@ -215,6 +220,13 @@ MEANINGS: dict[str, Meaning] = {
         "DeepNorm scales skips up and value, output and feed-forward matrices down by beta. Here beta is missing on "
         "some of them, or stands on query and key too, which only makes attention less selective.",
         "Weights loaded from a checkpoint, which are no initialization.",
+    ),
+    "depth-unused": Meaning(
+        "In a deep pre-norm network the stream grows with every sum, so that each branch changes it less than the one "
+        "before, and the upper layers next to nothing. The network trains, as one of fewer layers would. This is a "
+        "remark on a run that learns, and a warning on one that gets on slowly.",
+        "Layers whose small changes matter all the same, as in a network trained for long: only a trial with fewer "
+        "layers tells.",
     ),
     "stack-starved": Meaning(
         "Of two stacks, such as encoder and decoder, one gets next to no gradient: what the loss falls is the other's.",

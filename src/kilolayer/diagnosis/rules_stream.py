@@ -52,7 +52,7 @@ def skip_broken(found: Examined) -> Finding | str | None:
 
 def alpha_misplaced(found: Examined) -> Finding | str | None:
     """DEP607: a factor above 1 on the branches, and none on the skips."""
-    for rows in _streams(found):
+    for rows in streams_of(found):
         scales = [row["branch_scale"] for row in rows]
         if any(row["is_learned"] or row["skip_scale"] is None for row in rows) or None in scales:
             continue
@@ -76,10 +76,10 @@ def alpha_misplaced(found: Examined) -> Finding | str | None:
 
 def norm_missing(found: Examined) -> Finding | str | None:
     """SIG103: with skips and no norm the stream grows, at once or as soon as training starts."""
-    for rows in _streams(found):
+    for rows in streams_of(found):
         if any(row["norm_placement"] != "none" for row in rows) or not found.fails:
             continue
-        rate, later = _growth_rate(rows), _growth_rate(_later(found, rows))
+        rate, later = _growth_rate(rows), _growth_rate(later_of(found, rows))
         total = rate ** len(rows)
         if rate > GROWTH and total > MUCH_GROWTH:
             when = "at step 0"
@@ -96,14 +96,14 @@ def norm_missing(found: Examined) -> Finding | str | None:
             confidence=0.9,
             measured=rate,
             predicted=1.0,
-            rivals=_rivals(found),
+            rivals=rivals_of(found),
         )
     return None
 
 
 def skip_attenuated(found: Examined) -> Finding | str | None:
     """DEP604: skips below 1 that no norm makes up for."""
-    for rows in _streams(found):
+    for rows in streams_of(found):
         scales = [row["skip_scale"] for row in rows]
         if None in scales or any("post" in row["norm_placement"] for row in rows) or not found.fails:
             continue
@@ -118,14 +118,14 @@ def skip_attenuated(found: Examined) -> Finding | str | None:
             confidence=0.9,
             measured=left,
             predicted=1.0,
-            rivals=_rivals(found),
+            rivals=rivals_of(found),
         )
     return None
 
 
 def post_norm_too_deep(found: Examined) -> Finding | str | None:
     """DEP601: a norm after every sum, and a skip too weak for this depth, at once or as soon as training starts."""
-    for rows in _streams(found):
+    for rows in streams_of(found):
         placed = [row for row in rows if "post" in row["norm_placement"] and "pre" not in row["norm_placement"]]
         if len(placed) < MIN_LAYERS or len(placed) < 0.8 * len(rows) or not found.fails:
             continue
@@ -133,11 +133,11 @@ def post_norm_too_deep(found: Examined) -> Finding | str | None:
             continue
         share, when, seen = _share_of_all(placed), "", ""
         if share ** len(placed) > LOST_IDENTITY:
-            later = _later(found, placed)
+            later = later_of(found, placed)
             share, when, seen = _share_of_all(later), " once it trains", _collapse(found, later)
             if not seen:
                 continue
-        elif not found.struggles and not _signs_of_collapse(_later(found, placed)):
+        elif not found.struggles and not signs_of_collapse(later_of(found, placed)):
             continue  # it got somewhere, and signal and gradient still arrive
         kept = share ** len(placed)
         if kept > LOST_IDENTITY:
@@ -151,7 +151,7 @@ def post_norm_too_deep(found: Examined) -> Finding | str | None:
             confidence=0.9 if len(placed) >= 24 else 0.75,
             measured=share,
             predicted=1.0,
-            rivals=_rivals(found),
+            rivals=rivals_of(found),
         )
     return None
 
@@ -169,14 +169,14 @@ def _collapse(found: Examined, rows: list[Row]) -> str:
 
     Branches grow in networks that train as well. A run that got somewhere must show both signs.
     """
-    said = _signs_of_collapse(rows)
+    said = signs_of_collapse(rows)
     if not said or not (found.struggles or len(said) > 1):
         return ""
     text = " and ".join(said)
     return f" {text[0].upper()}{text[1:]} at the end of the run."
 
 
-def _signs_of_collapse(rows: list[Row]) -> list[str]:
+def signs_of_collapse(rows: list[Row]) -> list[str]:
     """Samples that became alike at the last sum, gradients that no longer reach the first ones."""
     quarter = max(len(rows) // 4, 1)
     grads = [row["branch_grad_rms"] for row in rows]
@@ -194,7 +194,7 @@ def _signs_of_collapse(rows: list[Row]) -> list[str]:
 def final_norm_missing(found: Examined) -> Finding | str | None:
     """DEP606: pre-norm without a norm behind the last block, and outputs as large as the stream has grown."""
     norms = found.structure["chain_norms"]
-    for index, rows in enumerate(_streams(found)):
+    for index, rows in enumerate(streams_of(found)):
         is_pre = sum("pre" in row["norm_placement"] and "post" not in row["norm_placement"] for row in rows)
         if len(rows) < 2 or is_pre < 0.8 * len(rows) or not found.fails or norms[_chain_index(found, index)]:
             continue
@@ -211,7 +211,7 @@ def final_norm_missing(found: Examined) -> Finding | str | None:
             confidence=0.85,
             measured=last,
             predicted=1.0,
-            rivals=_rivals(found),
+            rivals=rivals_of(found),
         )
     return None
 
@@ -242,11 +242,11 @@ def alpha_wrong_for_depth(found: Examined) -> Finding | str | None:
 def stack_starved(found: Examined) -> Finding | str | None:
     """DEP611: one of several stacks gets next to no gradient while the loss is that of the other."""
     sizes = [_median([row["branch_grad_rms"] for row in rows if row["branch_grad_rms"] is not None])
-             for rows in _streams(found)]  # fmt: skip
+             for rows in streams_of(found)]  # fmt: skip
     known = [one for one in sizes if one == one]
     if len(known) < 2 or max(known) <= 0 or min(known) > STARVED * max(known):
         return None
-    rows = _streams(found)[sizes.index(min(known))]
+    rows = streams_of(found)[sizes.index(min(known))]
     return report(
         "stack-starved",
         f"The gradient in one stack of {len(rows)} sums is {min(known) / max(known):.0e} of that in another.",
@@ -274,7 +274,10 @@ def skip_missing(found: Examined) -> Finding | str | None:
         confidence=0.9 if len(chain) >= 32 else 0.75,
         measured=chain.cosine,
         predicted=ALIKE,
-        rivals=[("init-too-small", f"the weights predict a factor {chain.weight_rate:.3f} per layer"), *_rivals(found)],
+        rivals=[
+            ("init-too-small", f"the weights predict a factor {chain.weight_rate:.3f} per layer"),
+            *rivals_of(found),
+        ],
     )
 
 
@@ -299,7 +302,7 @@ def batchnorm_without_skip(found: Examined) -> Finding | str | None:
         sites=chain.sites,
         measured=rate,
         predicted=BATCHNORM_RATE,
-        rivals=_rivals(found),
+        rivals=rivals_of(found),
     )
 
 
@@ -324,7 +327,7 @@ def batchnorm_batch_too_small(found: Examined) -> Finding | str | None:
 
 
 # ---------------------------------------------------------------------- small things
-def _streams(found: Examined) -> list[list[Row]]:
+def streams_of(found: Examined) -> list[list[Row]]:
     """The residual sums of each stream; parallel ones count, joins with older points do not."""
     chains = [found.branches_of(index) for index in range(len(found.structure["chains"]))]
     return [[row for row in rows if row["kind"] != "long"] for rows in chains if rows]
@@ -335,7 +338,7 @@ def _chain_index(found: Examined, stream: int) -> int:
     return filled[stream]
 
 
-def _later(found: Examined, rows: list[Row]) -> list[Row]:
+def later_of(found: Examined, rows: list[Row]) -> list[Row]:
     """The same sums at the end of the run."""
     if found.end is None:
         return []
@@ -362,7 +365,7 @@ def _median(values: list[float]) -> float:
     return float(np.median(values)) if values else math.nan
 
 
-def _rivals(found: Examined) -> list[tuple[str, str]]:
+def rivals_of(found: Examined) -> list[tuple[str, str]]:
     rivals = []
     if found.input is not None and 0.05 <= found.input["rms"] <= 10:
         rivals.append(("inputs-unscaled", f"the inputs have RMS {found.input['rms']:.2f}"))

@@ -10,6 +10,7 @@ from kilolayer.remedies import (
     data,
     losses,
     membership,
+    norm_places,
     norms,
     numerics,
     rate,
@@ -68,6 +69,8 @@ REMEDIES: tuple[Remedy, ...] = (
     Remedy("drawn direction", ("nan-operation",), numerics.draw_zero_directions, numerics.zero_directions_patch),
     Remedy("guarded operation", ("nan-operation",), numerics.guard_operation, numerics.guard_patch),
     # Streams, skips and norms.
+    Remedy("norm in the branch", ("norm-misplaced",), norm_places.norm_into_branch, norm_places.norm_into_branch_patch),
+    Remedy("no norm over one", ("norm-misplaced",), norm_places.without_norm_over_one, norm_places.without_norm_patch),
     Remedy(
         "pre-ln with final norm",
         ("post-norm-too-deep", "norm-misplaced", "stack-starved"),
@@ -80,8 +83,9 @@ REMEDIES: tuple[Remedy, ...] = (
         schemes.to_deepnorm,
         schemes.deepnorm_patch,
     ),
+    Remedy("effective depth", ("depth-unused",), norm_places.effective_depth, norm_places.effective_depth_patch),
     Remedy("skip kept", ("skip-broken",), streams.carry_the_input, streams.carry_patch),
-    Remedy("unscaled skips", ("skip-attenuated",), streams.unscaled_skips, streams.unscaled_patch),
+    Remedy("unscaled skips", ("skip-attenuated", "norm-misplaced"), streams.unscaled_skips, streams.unscaled_patch),
     Remedy("alpha on the skip", ("alpha-misplaced",), streams.alpha_on_the_skip, streams.alpha_patch),
     Remedy("alpha of this depth", ("alpha-wrong-for-depth",), streams.alpha_of_depth, streams.alpha_of_depth_patch),
     Remedy("beta of this depth", ("init-gain-wrong",), weights.scale_into_sums, weights.beta_patch),
@@ -90,7 +94,7 @@ REMEDIES: tuple[Remedy, ...] = (
     Remedy("branches from zero", ("norm-missing", "skip-attenuated"), streams.skip_init, streams.skip_init_patch),
     Remedy(
         "branches scaled down",
-        ("norm-missing", "alpha-misplaced", "skip-attenuated"),
+        ("norm-missing", "alpha-misplaced", "skip-attenuated", "depth-unused"),
         streams.scaled_branches,
         streams.scaled_patch,
     ),

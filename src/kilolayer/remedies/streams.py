@@ -59,6 +59,8 @@ def carry_patch(finding: Finding, found: Examined) -> str:
 
 def unscaled_skips(setup: SetupLike, finding: Finding, found: Examined) -> Edited:
     """Skips at scale 1."""
+    if all(row["skip_scale"] == 1 for row in found.branches):
+        raise Unsuitable("no skip has a factor")
     paths = sum_paths(finding, found)
     see_sums(setup, paths)
 
