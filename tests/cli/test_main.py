@@ -84,7 +84,7 @@ def test_memory_that_is_not_there_is_one_line(monkeypatch, capsys, error):
     with pytest.raises(SystemExit) as stop:
         room.main([])
     assert stop.value.code == 2
-    assert capsys.readouterr().err.startswith("kilolayer: not enough memory for a network of this size")
+    assert capsys.readouterr().err.startswith("kilolayer: not enough memory; use a narrower")
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), typer.Abort()])

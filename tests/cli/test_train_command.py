@@ -90,6 +90,9 @@ def test_translations_come_one_a_line(folder, translation_run):
         (["train", "language", "--data", "{text}", "--set", "lr"], "a setting is NAME=VALUE, got 'lr'"),
         (["train", "language", "--data", "{text}", "--set", "lr=high"], "lr must be a number, got 'high'"),
         (["train", "language", "--data", "{text}", "--layers", "-3"], "decoder_layers must be >= 1, got -3"),
+        (["train", "language", "--data", "{text}", "--layers", "0"], "decoder_layers must be >= 1, got 0"),
+        (["train", "language", "--data", "{text}", "--steps", "0"], "--steps must be >= 1, got 0"),
+        (["train", "language", "--data", "{text}", "--scheme", ""], "unknown scheme ''"),
         (["train", "language", "--data", "none.txt"], "there is no file 'none.txt'"),
         (["train", "language", "--data", "{text}", "--out", "{run}", "--scheme", "pre-ln"], "holds a run of deepnorm"),
         (["sample", "{folder}"], "holds no run of kilolayer train"),
@@ -109,6 +112,16 @@ def test_mistakes_are_one_line(folder, language_run, capsys, command, message):
     assert message in said
     assert said.startswith("kilolayer: ")
     assert len(said.splitlines()) == 1
+
+
+def test_the_smallest_temperature_takes_the_likeliest(folder, language_run, capsys):
+    found = []
+    for temperature in ("0", "1e-320"):
+        with pytest.raises(SystemExit) as stop:
+            main(["sample", str(folder / "language"), "--length", "5", "--temperature", temperature])
+        assert stop.value.code == 0
+        found.append(capsys.readouterr().out)
+    assert found[0] == found[1]
 
 
 def test_a_long_sentence_is_refused_by_its_number(folder, translation_run, capsys):

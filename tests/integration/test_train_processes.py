@@ -157,6 +157,21 @@ def test_two_processes_go_on_from_one(recipe, alone, tmp_path):
     torch.testing.assert_close(losses(tmp_path / "run"), losses(alone[0])[:20], rtol=TOLERANCE, atol=0)
 
 
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="processes find the accelerator by themselves")
+def test_torchrun_alone_makes_one_run_of_its_processes(recipe, tmp_path):
+    """Accelerate takes each for the only process where there is no accelerator and nobody says so."""
+    launch(dataclasses.replace(recipe, steps=2, warmup_steps=2), tmp_path / "run", ACCELERATE_USE_CPU="false")
+    assert len(losses(tmp_path / "run")) == 2
+
+
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="Accelerate shares parameters out there")
+def test_sharding_that_would_not_happen_is_refused(recipe, tmp_path, monkeypatch):
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    with pytest.raises(ValueError, match="FSDP was asked for"):
+        train(recipe, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_batch_that_cannot_be_shared_out_is_said(recipe, tmp_path):
     with pytest.raises(ValueError, match="cannot be shared out"):
         launch_like(dataclasses.replace(recipe, batch_size=6, accumulate=2), 2)

@@ -65,7 +65,7 @@ lab.command(cls=Command)(depth)
 USAGE_ERRORS = tuple(
     kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException" and issubclass(kind, Exception)
 )
-NO_MEMORY = "not enough memory for a network of this size; lower --width or the depth"
+NO_MEMORY = "not enough memory; use a narrower or shallower network, smaller batches or shorter sequences"
 
 
 @app.callback(invoke_without_command=True)

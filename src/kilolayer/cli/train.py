@@ -9,15 +9,15 @@ import typer
 
 def train(
     recipe: str = typer.Argument(metavar="RECIPE", help="language, translation, or FILE.py:FUNCTION."),
-    data: str = typer.Option(
-        "",
+    data: str | None = typer.Option(
+        None,
         metavar="FILE",
         help="UTF-8 text, or sentence pairs (.zip, .tsv, .txt: source, tab, target); or datasets:NAME.",
         show_default=False,
     ),
-    scheme: str = typer.Option("", metavar="NAME", help="Scheme, or deepnorm:RULE.", show_default=False),
-    layers: int = typer.Option(0, metavar="N", help="Layers (of each stack).", show_default=False),
-    steps: int = typer.Option(0, metavar="N", help="Optimizer steps.", show_default=False),
+    scheme: str | None = typer.Option(None, metavar="NAME", help="Scheme, or deepnorm:RULE.", show_default=False),
+    layers: int | None = typer.Option(None, metavar="N", help="Layers (of each stack).", show_default=False),
+    steps: int | None = typer.Option(None, metavar="N", help="Optimizer steps.", show_default=False),
     change: list[str] = typer.Option(
         [], "--set", metavar="NAME=VALUE", help="Any setting of the recipe (repeatable), such as --set lr=1e-3."
     ),
@@ -33,7 +33,7 @@ def train(
     from kilolayer.train.recipes import load_recipe
 
     named = {"data": data, "scheme": scheme, "layers": layers, "steps": steps}
-    changes = {name: value for name, value in named.items() if value} | parse_settings(change)
+    changes = {name: value for name, value in named.items() if value is not None} | parse_settings(change)
     try:
         settings = load_recipe(recipe, changes)
     except TypeError as error:  # what was typed is of another kind

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+LOCK = ".lock"
+
 
 @contextmanager
 def lock_folder(folder: Path, *, name: str) -> Iterator[None]:
@@ -23,7 +25,7 @@ def lock_folder(folder: Path, *, name: str) -> Iterator[None]:
     except ImportError:  # Windows: two commands in one folder are up to the user there
         yield
         return
-    with (folder / ".lock").open("w") as file:
+    with (folder / LOCK).open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -39,7 +39,7 @@ def load_translator(folder: str | Path) -> Translator:
     """
     folder = Path(folder)
     recipe = _load_recipe(folder, "translation", "kilolayer sample")
-    tokenizer = load_tokenizer(read_json(folder / VOCABULARY)["tokenizer"])
+    tokenizer = load_tokenizer(read_json(folder / VOCABULARY, needs=("tokenizer",))["tokenizer"])
     model = _load_model(folder, recipe, tokenizer.get_vocab_size())
     assert isinstance(model, Seq2Seq)
     return Translator(model, tokenizer, max_length=recipe.length)

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from kilolayer.init import get_base_rule
+from kilolayer.nn.activations import ACTIVATIONS
+from kilolayer.nn.options import LAYER_NORMS
+from kilolayer.nn.positions import POSITIONS
 from kilolayer.schemes import Scheme, get_scheme
+from kilolayer.schemes.depth import LARGEST_COUNT
 from kilolayer.schemes.suggest import unknown_name
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "task": ("language", "translation"),
     "tokens": ("characters", "bpe"),
+    "activation": tuple(ACTIVATIONS),
+    "norm": LAYER_NORMS,
+    "positions": POSITIONS,
     "schedule": ("cosine", "inverse-sqrt", "constant"),
     "precision": ("fp32", "bf16", "fp16"),
     "on_spike": ("log", "skip", "rollback"),
@@ -27,11 +34,15 @@ COUNTS = {
 }
 """Whole numbers, and the least of each."""
 
+LARGEST = {"seed": 2**63 - 1}
+"""Where it is not :data:`~kilolayer.schemes.depth.LARGEST_COUNT`."""
+
 OPTIONAL_COUNTS = ("hidden", "base_width")
 SHARES = ("dropout", "beta1", "beta2", "label_smoothing", "average", "final_lr_ratio")
 """Numbers in [0, 1); the last may be 1."""
 
 AMOUNTS = ("weight_decay", "z_loss")
+POSITIVE = ("lr", "clip")
 FLAGS = ("qk_norm",)
 FREE_TO_CHANGE = ("steps", "eval_every", "save_every", "keep_last", "monitor_every", "beam_size", "data", "tracker")
 """What may differ when a run goes on: none of these changes the steps that were done."""
@@ -226,6 +237,22 @@ def _check_texts(recipe: Recipe) -> None:
 
 
 def _check_numbers(recipe: Recipe) -> None:
+    _check_counts(recipe)
+    for name in (*SHARES, *AMOUNTS, *POSITIVE):
+        value = getattr(recipe, name)
+        if name == "clip" and value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise TypeError(f"{name} must be a number, got {value!r}")
+        # Compared first: a whole number may be too large for a float.
+        if not (0 <= value <= sys.float_info.max) or (name in POSITIVE and value == 0):
+            raise ValueError(f"{name} must be {'a positive number' if name in POSITIVE else '>= 0'}, got {value}")
+        if name in SHARES and value >= 1 and not (name == "final_lr_ratio" and value == 1):
+            raise ValueError(f"{name} must be less than 1, got {value}")
+        object.__setattr__(recipe, name, float(value))  # PyTorch takes no whole number for some of them
+
+
+def _check_counts(recipe: Recipe) -> None:
     wanted = COUNTS | {name: 1 for name in OPTIONAL_COUNTS if getattr(recipe, name) is not None}
     for name, low in wanted.items():
         value = getattr(recipe, name)
@@ -233,14 +260,12 @@ def _check_numbers(recipe: Recipe) -> None:
             raise TypeError(f"{name} must be a whole number, got {value!r}")
         if value < low:
             raise ValueError(f"{name} must be >= {low}, got {value}")
-    for name in (*SHARES, *AMOUNTS, "lr", *(() if recipe.clip is None else ("clip",))):
-        value = getattr(recipe, name)
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise TypeError(f"{name} must be a number, got {value!r}")
-        if not math.isfinite(value) or value < 0 or (name in ("lr", "clip") and value == 0):
-            raise ValueError(f"{name} must be a positive number, got {value}")
-        if name in SHARES and value >= 1 and not (name == "final_lr_ratio" and value == 1):
-            raise ValueError(f"{name} must be less than 1, got {value}")
+        if value > (most := LARGEST.get(name, LARGEST_COUNT)):
+            raise ValueError(f"{name} must be at most {most:,}, got a number of {len(str(value))} digits")
+    every = recipe.recompute_every
+    is_count = isinstance(every, int) and not isinstance(every, bool) and every >= 1
+    if every not in (None, "auto") and not is_count:
+        raise ValueError(f"recompute_every must be none, 'auto' or a number of layers >= 1, got {every!r}")
 
 
 def _check_sizes(recipe: Recipe) -> None:
@@ -253,6 +278,8 @@ def _check_sizes(recipe: Recipe) -> None:
         )
     if recipe.task == "translation" and not recipe.encoder_layers:
         raise ValueError("translation needs encoder_layers >= 1, got 0")
+    if recipe.task == "translation" and recipe.beam_size > recipe.vocab_size:
+        raise ValueError(f"beam_size {recipe.beam_size} is more than vocab_size={recipe.vocab_size}; 4 is usual")
     if recipe.warmup_steps > recipe.steps:
         raise ValueError(f"warmup_steps {recipe.warmup_steps} is longer than the run of {recipe.steps} steps")
     if recipe.batch_size % recipe.accumulate:

@@ -51,7 +51,13 @@ def translation(**changes: Any) -> Recipe:
         "eval_every": 1000,
         "save_every": 500,
     }
-    return Recipe.from_dict(settings | changes)
+    return _with_sub_words(Recipe.from_dict(settings | changes))
+
+
+def _with_sub_words(recipe: Recipe) -> Recipe:
+    if recipe.task == "translation" and recipe.tokens != "bpe":
+        raise ValueError(f"translation has sub-words, got tokens={recipe.tokens!r}; use bpe, or leave tokens out")
+    return recipe
 
 
 RECIPES: tuple[Callable[..., Recipe], ...] = (language, translation)
@@ -74,8 +80,13 @@ def load_recipe(name: str, changes: dict[str, Any]) -> Recipe:
         stacks = ("encoder_layers", "decoder_layers") if base.encoder_layers else ("decoder_layers",)
         changes = dict.fromkeys(stacks, layers) | changes
     recipe = Recipe.from_dict(base.to_dict() | changes)
+    if "tokens" in changes:
+        _with_sub_words(recipe)
     if not recipe.data:
-        raise ValueError(f"recipe {name!r} needs data: a file of text or of sentence pairs")
+        kind = "UTF-8 text" if recipe.task == "language" else "sentence pairs"
+        raise ValueError(
+            f"recipe {name!r} needs data; name a file of {kind}: --data FILE, or data in a recipe of your own"
+        )
     return recipe
 
 

@@ -64,8 +64,8 @@ def load_result(folder: Path) -> Result | None:
     """The result of a run that ended; ``None`` for one that did not."""
     if not (folder / RESULT).is_file():
         return None
-    content = read_json(folder / RESULT)
     names = {one.name for one in dataclasses.fields(Result)}
+    content = read_json(folder / RESULT, needs=sorted(names))
     values = {name: value for name, value in content.items() if name in names} | {"folder": folder}
     if values["loss"] is None:
         values["loss"] = math.nan

@@ -17,7 +17,7 @@ from kilolayer.train.model import build_model
 from kilolayer.train.progress import TrainingProgress
 from kilolayer.train.recipe import Recipe
 from kilolayer.train.result import Outcome, Result, load_result
-from kilolayer.train.run_folder import RESULT, VOCABULARY, open_run, start_run
+from kilolayer.train.run_folder import RESULT, VOCABULARY, emptied_on_refusal, open_run, start_run
 from kilolayer.train.segments import join_segments
 from kilolayer.train.sharding import to_whole
 from kilolayer.train.stepper import Stepper
@@ -60,10 +60,11 @@ def train(recipe: Recipe, out: str | Path, *, on_step: OnStep = lambda step: Non
     folder = Path(out).expanduser()
     accelerator = _build_accelerator(recipe, folder)
     task = load_task(recipe)
+    is_new = not folder.exists()
     goes_on = open_run(folder, recipe, task.checksum)
     accelerator.wait_for_everyone()  # no process may look into the folder that another has just made
     if accelerator.is_main_process:
-        with lock_folder(folder, name="--out"):
+        with lock_folder(folder, name="--out"), emptied_on_refusal(folder, is_new=is_new):
             return _carry_out(recipe, task, accelerator, folder=folder, goes_on=goes_on, on_step=on_step)
     return _carry_out(recipe, task, accelerator, folder=folder, goes_on=goes_on, on_step=on_step)
 
@@ -90,14 +91,14 @@ def _carry_out(
     done = load_result(folder)
     if done is not None and (done.step >= recipe.steps or done.outcome != "trained"):
         return done
-    if accelerator.is_main_process:
-        (folder / RESULT).unlink(missing_ok=True)
-        if not goes_on:
-            save_vocabulary(task.to_dict(), folder / VOCABULARY)
-        start_run(folder, recipe, task.checksum)
-    accelerator.wait_for_everyone()
     with torch.random.fork_rng():
-        stepper = Stepper(recipe, task, accelerator)
+        stepper = Stepper(recipe, task, accelerator)  # before anything is written: this is where settings are refused
+        if accelerator.is_main_process:
+            (folder / RESULT).unlink(missing_ok=True)
+            if not goes_on:
+                save_vocabulary(task.to_dict(), folder / VOCABULARY)
+            start_run(folder, recipe, task.checksum)
+        accelerator.wait_for_everyone()
         with TrainingProgress(recipe.steps, shown=accelerator.is_main_process) as progress:
             trainer = Trainer(recipe, task, stepper, folder=folder, progress=progress)
             with stopping_between_steps() as stop:
@@ -173,9 +174,28 @@ def _build_accelerator(recipe: Recipe, folder: Path) -> Accelerator:
     AcceleratorState._reset_state()
     if recipe.precision == "fp16" and not (torch.cuda.is_available() and not os.environ.get("ACCELERATE_USE_CPU")):
         raise ValueError("precision fp16 needs a GPU; use bf16 or fp32 on a CPU")
+    num_launched = int(os.environ["WORLD_SIZE"]) if "LOCAL_RANK" in os.environ else 1
     accelerator = Accelerator(
-        mixed_precision=PRECISIONS[recipe.precision], log_with=recipe.tracker, project_dir=str(folder)
+        mixed_precision=PRECISIONS[recipe.precision],
+        log_with=recipe.tracker,
+        project_dir=str(folder),
+        # Without an accelerator, Accelerate takes each process of torchrun for the only one, unless told so.
+        cpu=num_launched > 1 and not _has_accelerator(),
     )
+    if accelerator.num_processes < num_launched:
+        raise ValueError(
+            f"{num_launched} processes were launched, and Accelerate sees {accelerator.num_processes}; start them with "
+            "accelerate launch, configured for as many"
+        )
+    is_shared_out = accelerator.distributed_type.value == "FSDP"
+    if os.environ.get("ACCELERATE_USE_FSDP", "").lower() in ("1", "true") and not is_shared_out:
+        raise ValueError("FSDP was asked for, and Accelerate has it on GPUs alone; launch without it on a CPU")
     if recipe.tracker is not None:
         accelerator.init_trackers("kilolayer")
     return accelerator
+
+
+def _has_accelerator() -> bool:
+    """Whether there is a device that several processes can share out; Apple's is one for one process."""
+    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return found is not None and found.type != "mps"

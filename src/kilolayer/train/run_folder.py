@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import platform
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,8 @@ import numpy as np
 import torch
 
 from kilolayer.recording.writer import replace_file
-from kilolayer.train.recipe import FREE_TO_CHANGE, Recipe, check_fields
+from kilolayer.train.folder_lock import LOCK
+from kilolayer.train.recipe import FREE_TO_CHANGE, Recipe
 
 FORMAT = 1
 CONFIG, ENVIRONMENT, VOCABULARY = "config.json", "environment.json", "vocabulary.json"
@@ -24,17 +27,32 @@ def write_json(path: Path, content: Any) -> None:
     replace_file(path, json.dumps(content, indent=1).encode())
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Path, *, needs: Sequence[str] = ()) -> dict[str, Any]:
     """What :func:`write_json` wrote.
 
+    Args:
+        path: the file.
+        needs: names that must be in it.
+
     Raises:
-        ValueError: damaged.
-        FileNotFoundError: not there.
+        ValueError: not there, or damaged.
     """
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ValueError(f"{path} is missing; copy the whole folder again, or name another one") from error
     except ValueError as error:
-        raise ValueError(f"{path} is damaged ({error}); delete it, or name another folder") from error
+        raise _damaged(path, error) from error
+    if not isinstance(content, dict):
+        raise _damaged(path, f"it holds a {type(content).__name__}")
+    for name in needs:
+        if name not in content:
+            raise _damaged(path, f"it lacks {name!r}")
+    return content
+
+
+def _damaged(path: Path, why: object) -> ValueError:
+    return ValueError(f"{path} is damaged ({why}); delete it, or name another folder")
 
 
 def open_run(folder: Path, recipe: Recipe, checksum: str) -> bool:
@@ -55,6 +73,18 @@ def open_run(folder: Path, recipe: Recipe, checksum: str) -> bool:
         raise ValueError(f"--out {folder} holds other files and no run; name a new folder")
     folder.mkdir(parents=True, exist_ok=True)
     return False
+
+
+@contextmanager
+def emptied_on_refusal(folder: Path, *, is_new: bool) -> Iterator[None]:
+    """Take away a new folder in which nothing was written when an error comes."""
+    try:
+        yield
+    except BaseException:
+        if is_new and all(entry.name == LOCK for entry in folder.iterdir()):
+            (folder / LOCK).unlink(missing_ok=True)
+            folder.rmdir()
+        raise
 
 
 def start_run(folder: Path, recipe: Recipe, checksum: str) -> None:
@@ -83,14 +113,17 @@ def load_run_recipe(folder: Path) -> tuple[Recipe, str]:
     path = folder / CONFIG
     if not path.is_file():
         raise ValueError(f"{folder} holds no run of kilolayer train; it has no {CONFIG}")
-    content = read_json(path)
-    if content.get("format") != FORMAT:
+    content = read_json(path, needs=("format",))
+    if content["format"] != FORMAT:
         raise ValueError(
-            f"{path} is of format {content.get('format')!r}, and this kilolayer reads format {FORMAT}; install the "
+            f"{path} is of format {content['format']!r}, and this kilolayer reads format {FORMAT}; install the "
             "version that wrote it"
         )
-    check_fields(content["recipe"])
-    return Recipe.from_dict(content["recipe"]), content["data_check"]
+    read_json(path, needs=("recipe", "data_check"))
+    try:
+        return Recipe.from_dict(content["recipe"]), content["data_check"]
+    except TypeError as error:  # a value of another kind, or no fields at all
+        raise _damaged(path, error) from error
 
 
 def _check_same(folder: Path, recipe: Recipe, checksum: str) -> None:

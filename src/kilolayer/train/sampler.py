@@ -70,7 +70,7 @@ def _draw(logits: Tensor, temperature: float, top_k: int | None, generator: torc
     """One token."""
     if temperature == 0:
         return int(logits.argmax())
-    scaled = logits.double() / temperature
+    scaled = (logits.double() - logits.max()) / temperature  # the largest stays 0 at the smallest temperature
     if top_k is not None and top_k < len(scaled):
         scaled[scaled < scaled.topk(top_k).values[-1]] = -torch.inf
     return int(torch.multinomial(scaled.softmax(-1), 1, generator=generator))

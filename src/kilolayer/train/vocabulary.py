@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from kilolayer.recording.writer import replace_file
+from kilolayer.train.run_folder import read_json
 from kilolayer.train.subwords import MISSING_EXTRA, load_tokenizer
 
 if TYPE_CHECKING:
@@ -164,10 +165,10 @@ def save_vocabulary(content: dict[str, Any], path: Path) -> None:
 
 def load_vocabulary(path: Path) -> Characters | SubWords:
     """The vocabulary of a language model's run."""
-    content = json.loads(path.read_text(encoding="utf-8"))
-    if content["kind"] == "characters":
-        return Characters(content["alphabet"])
-    return SubWords(load_tokenizer(content["tokenizer"]))
+    content = read_json(path, needs=("kind",))
+    name = "alphabet" if content["kind"] == "characters" else "tokenizer"
+    read_json(path, needs=(name,))
+    return Characters(content[name]) if name == "alphabet" else SubWords(load_tokenizer(content[name]))
 
 
 def _codes(text: str) -> np.ndarray:

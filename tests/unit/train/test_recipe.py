@@ -33,6 +33,19 @@ def test_a_recipe_survives_json():
         ({"warmup_steps": 2000}, "warmup_steps 2000 is longer than the run of 1000 steps"),
         ({"accumulate": 3}, "batch_size 16 is not divisible by accumulate=3"),
         ({"base_width": 64, "hidden": 256}, "leave hidden out"),
+        ({"activation": "gellu"}, "unknown activation 'gellu'; did you mean 'gelu'"),
+        ({"norm": "batch"}, "unknown norm 'batch'; known: layer, rms"),
+        ({"positions": "rotery"}, "unknown positions 'rotery'; did you mean 'rotary'"),
+        ({"recompute_every": 0}, "recompute_every must be none, 'auto' or a number of layers >= 1, got 0"),
+        ({"recompute_every": "often"}, "recompute_every must be none, 'auto' or a number of layers >= 1, got 'often'"),
+        ({"seed": 10**20}, "seed must be at most 9,223,372,036,854,775,807, got a number of 21 digits"),
+        ({"eval_every": 10**10}, "eval_every must be at most 1,000,000,000, got a number of 11 digits"),
+        ({"average": -1}, "average must be >= 0, got -1"),
+        ({"lr": 10**400}, "lr must be a positive number, got 1000"),
+        (
+            {"task": "translation", "encoder_layers": 1, "beam_size": 5000},
+            "beam_size 5000 is more than vocab_size=4000",
+        ),
     ],
     ids=lambda value: None if isinstance(value, str) else "-".join(value),
 )
@@ -55,6 +68,12 @@ def test_what_does_not_work_is_refused(changes, message):
 def test_other_kinds_are_refused(changes, message):
     with pytest.raises(TypeError, match=message):
         Recipe(**(LANGUAGE | changes))
+
+
+def test_whole_numbers_serve_for_fractions():
+    """PyTorch's AdamW refuses betas of which one is no float."""
+    recipe = Recipe(**LANGUAGE, beta1=0, beta2=0, clip=1, lr=1, dropout=0)
+    assert all(isinstance(getattr(recipe, name), float) for name in ("beta1", "beta2", "clip", "lr", "dropout"))
 
 
 def test_settings_are_parsed_by_the_kind_of_their_field():

@@ -1,6 +1,6 @@
 import pytest
 
-from kilolayer.train import RECIPES, Recipe
+from kilolayer.train import RECIPES, Recipe, translation
 from kilolayer.train.recipes import load_recipe
 
 
@@ -32,6 +32,14 @@ def test_what_is_missing_is_said():
         load_recipe("langauge", {})
     with pytest.raises(ValueError, match="'language' needs data"):
         load_recipe("language", {})
+
+
+@pytest.mark.parametrize(
+    "build", [translation, lambda **changes: load_recipe("translation", {"data": "a.tsv"} | changes)]
+)
+def test_translation_has_no_characters(build):
+    with pytest.raises(ValueError, match="translation has sub-words, got tokens='characters'"):
+        build(tokens="characters")
 
 
 def test_one_stack_can_differ_from_the_layers_of_all():

@@ -43,7 +43,26 @@ def test_events_are_read_without_a_line_that_was_cut_off(tmp_path):
     assert [event["step"] for event in read_events(tmp_path)] == [3, 4]
 
 
-def test_a_damaged_file_is_named(tmp_path):
-    (tmp_path / "result.json").write_text("{]")
-    with pytest.raises(ValueError, match=r"result.json is damaged"):
-        read_json(tmp_path / "result.json")
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{]", r"result.json is damaged"),
+        ("[]", r"result.json is damaged \(it holds a list\)"),
+        ('{"step": 3}', r"result.json is damaged \(it lacks 'outcome'\)"),
+        (None, r"result.json is missing"),
+    ],
+)
+def test_a_damaged_file_is_named(tmp_path, content, message):
+    if content is not None:
+        (tmp_path / "result.json").write_text(content)
+    with pytest.raises(ValueError, match=message):
+        read_json(tmp_path / "result.json", needs=("step", "outcome"))
+
+
+@pytest.mark.parametrize("recipe", [[], {"task": "language", "data": "a.txt", "lr": "high"}], ids=["list", "kind"])
+def test_damaged_settings_are_named(tmp_path, recipe):
+    start_run(tmp_path, RECIPE, "sum")
+    content = json.loads((tmp_path / "config.json").read_text()) | {"recipe": recipe}
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r"config.json is damaged"):
+        load_run_recipe(tmp_path)

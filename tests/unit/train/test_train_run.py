@@ -202,6 +202,20 @@ def test_bad_text_leaves_nothing_behind(tmp_path, content, changes, message):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("fault", [ValueError("no such part"), MemoryError(), KeyboardInterrupt()], ids=repr)
+def test_a_model_that_cannot_be_built_leaves_nothing_behind(tmp_path, monkeypatch, fault):
+    """Else the corrected command would be refused for the settings that never ran."""
+
+    def fail(*arguments):
+        raise fault
+
+    with monkeypatch.context() as patch:
+        patch.setattr("kilolayer.train.stepper.build_model", fail)
+        with pytest.raises(type(fault)):
+            train(small_language(tmp_path), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
