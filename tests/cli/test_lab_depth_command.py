@@ -71,9 +71,10 @@ def test_a_rerun_fills_only_what_is_missing(grid, capsys):
         (["--lr", "high"], "--lr takes numbers with commas in between, got 'high'"),
         (["--seeds", "0"], "--seeds must be >= 1, got 0"),
         (["--set", "widht=3"], "unknown setting 'widht'; did you mean 'width'?"),
+        (["--set", "lr=3"], "--set lr is what the grid varies; use --lr"),
         (["--data", "none.txt"], "there is no file 'none.txt'"),
     ],
-    ids=["scheme", "layers", "rate", "seeds", "setting", "data"],
+    ids=["scheme", "layers", "rate", "seeds", "setting", "varied", "data"],
 )
 def test_mistakes_are_one_line(tmp_path, capsys, arguments, message):
     with pytest.raises(SystemExit) as stop:

@@ -12,6 +12,9 @@ from kilolayer.cli.threads import one_thread_each
 
 Number = TypeVar("Number", int, float)
 
+VARIED = {"scheme": "--schemes", "decoder_layers": "--layers", "lr": "--lr", "seed": "--seeds"}
+"""Fields of the recipe that the grid sets itself, and the options that say to what."""
+
 
 def depth(
     schemes: str = typer.Option(
@@ -55,7 +58,11 @@ def depth(
         "keep_last": 1,
         "monitor_every": 50,
     }
-    changes = small | {"data": data, "steps": steps} | parse_settings(change)
+    given = parse_settings(change)
+    for name, option in VARIED.items():
+        if name in given:
+            raise ValueError(f"--set {name} is what the grid varies; use {option}")
+    changes = small | {"data": data, "steps": steps} | given
     depths, rates = _numbers(layers, int, "--layers"), _numbers(lr, float, "--lr")
     try:
         experiment = build_grid(

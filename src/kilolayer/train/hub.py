@@ -49,7 +49,15 @@ def _load_rows(data: str, *, column: str) -> Any:
     except ImportError as error:
         raise ImportError(MISSING_EXTRA) from error
     name, _, configuration = data.removeprefix(PREFIX).partition(",")
-    rows = load_dataset(name, configuration or None, split="train")
+    if not name:
+        raise ValueError(f"data {data!r} names no data set; use datasets:NAME, or a file")
+    try:
+        rows = load_dataset(name, configuration or None, split="train")
+    except Exception as error:  # whatever the library and what it builds on raise
+        why = " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(
+            f"{data} cannot be loaded ({why}); check the name, and the network, or name a file or a folder of files"
+        ) from error
     if column not in rows.column_names:
         raise ValueError(f"{data} has no column {column!r}; it has {', '.join(rows.column_names)}")
     return rows

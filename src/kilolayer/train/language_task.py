@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from kilolayer.schemes.suggest import nearest_name
 from kilolayer.train.hub import is_hub_name, load_texts
 from kilolayer.train.recipe import Recipe
 from kilolayer.train.standard_text import STANDARD_LIBRARY, read_standard_library
@@ -117,7 +118,10 @@ def load_language(recipe: Recipe) -> LanguageTask:
     num_train = len(text) - round(HELD_OUT_SHARE * len(text))
     # Characters are counted over all of the text: one that is held out alone would have no id.
     learned_from = text if recipe.tokens == "characters" else text[:num_train]
-    vocabulary = learn_vocabulary(learned_from, recipe.tokens, recipe.vocab_size)
+    try:
+        vocabulary = learn_vocabulary(learned_from, recipe.tokens, recipe.vocab_size)
+    except ValueError as error:
+        raise ValueError(f"{recipe.data}: {error}") from error
     train, held_out = vocabulary.encode(text[:num_train]), vocabulary.encode(text[num_train:])
     if min(len(train), len(held_out)) < recipe.length + 1:
         raise ValueError(
@@ -140,6 +144,6 @@ def read_corpus(data: str) -> str:
         if not files:
             raise ValueError(f"data {data} is a folder without .txt files; name a file of UTF-8 text")
         return "".join(read_text(file, str(file)) for file in files)
-    if not path.exists():
-        raise FileNotFoundError(f"there is no file {data!r}; data is a file of UTF-8 text")
+    if not path.exists() and nearest_name(data, [STANDARD_LIBRARY]):
+        raise FileNotFoundError(f"there is no file {data!r}; did you mean {STANDARD_LIBRARY!r}?")
     return read_text(path, data)

@@ -9,6 +9,8 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
+from kilolayer.train.text import check_unpacked, read_bytes
+
 Pair = tuple[str, str]
 """Source and target."""
 
@@ -44,10 +46,11 @@ def read_pairs(path: str | Path) -> list[Pair]:
 
 def _read_text(path: Path) -> tuple[str, bytes]:
     """What to call the text in messages, and its bytes."""
-    if not zipfile.is_zipfile(path):
-        raw = path.read_bytes()
+    if not (path.is_file() and zipfile.is_zipfile(path)):
+        raw = read_bytes(path, str(path), wanted="a file of sentence pairs, .zip, .tsv or .txt")
         if path.suffix.lower() == ".zip":
             raise ValueError(f"{path} is not a ZIP archive, or a damaged one; fetch it again")
+        check_unpacked(raw, str(path), remedy="unpack it, and name the text file")
         return str(path), raw
     try:
         with zipfile.ZipFile(path) as archive:
@@ -65,9 +68,9 @@ def _parse_line(line: bytes, where: str) -> Pair | None:
     try:
         text = line.decode("utf-8").rstrip("\r")
     except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{where} is not UTF-8 (byte 0x{line[error.start]:02x}); save the file with this encoding"
-        ) from error
+        raise ValueError(f"{where} is not UTF-8 (byte 0x{line[error.start]:02x}); save the file as UTF-8") from error
+    if "\0" in text:
+        raise ValueError(f"{where} holds a NUL character, which no text has; name a file of sentence pairs")
     if not text.strip():
         return None
     columns = [column.strip() for column in text.split("\t")]

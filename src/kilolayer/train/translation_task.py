@@ -126,7 +126,7 @@ def load_translation(recipe: Recipe) -> TranslationTask:
     if len(split.train) < recipe.batch_size or not split.dev or not split.test:
         raise ValueError(
             f"{recipe.data} has too few pairs: {len(split.train)} to train, {len(split.dev)} for development and "
-            f"{len(split.test)} to test; at least {recipe.batch_size}, 1 and 1 are needed"
+            f"{len(split.test)} to test; at least {recipe.batch_size} (batch_size), 1 and 1 are needed"
         )
     tokenizer = learn_tokenizer(split.train, recipe.vocab_size)
     check_vocabulary(recipe.vocab_size, tokenizer.get_vocab_size())

@@ -35,6 +35,17 @@ def test_pairs_are_the_two_languages_in_their_order(hub):
     assert hub[1] == [("wmt", None, "train")]
 
 
+def test_what_cannot_be_loaded_is_one_sentence(hub, monkeypatch):
+    def fail(*arguments, **options):
+        raise IndexError("list index\nout of range")
+
+    monkeypatch.setattr(sys.modules["datasets"], "load_dataset", fail)
+    with pytest.raises(ValueError, match=r"datasets:wmt cannot be loaded \(list index out of range\); check the name"):
+        load_hub_pairs("datasets:wmt")
+    with pytest.raises(ValueError, match="data 'datasets:' names no data set"):
+        list(load_texts("datasets:"))
+
+
 def test_what_a_data_set_lacks_is_said(hub):
     hub[0].column_names = ("sentence",)
     with pytest.raises(ValueError, match="datasets:wmt has no column 'text'; it has sentence"):

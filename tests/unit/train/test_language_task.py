@@ -4,6 +4,7 @@ import pytest
 import torch
 from small_runs import small_language
 
+from kilolayer.train import Recipe
 from kilolayer.train.language_task import EVAL_WINDOWS, load_language, read_corpus
 
 
@@ -57,6 +58,26 @@ def test_a_folder_is_its_texts_in_order(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="is a folder without .txt files"):
         read_corpus(str(tmp_path / "empty"))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("pairs.zip", b"PK\x03\x04...", r"pairs.zip is a ZIP archive; unpack it, and name the text file"),
+        ("text.txt.gz", b"\x1f\x8b...", r"text.txt.gz is packed with gzip; unpack it"),
+        ("empty.txt", b"", r"empty.txt: the text is empty"),
+        ("/dev/zero", None, r"/dev/zero is a device; name a file of UTF-8 text"),
+        ("python-libary", None, r"there is no file 'python-libary'; did you mean 'python-library'\?"),
+        ("none.txt", None, r"there is no file '.*none.txt'; data is a file of UTF-8 text"),
+    ],
+    ids=lambda value: value if isinstance(value, str) and " " not in value else "",
+)
+def test_what_is_no_text_is_named(tmp_path, monkeypatch, name, content, message):
+    monkeypatch.chdir(tmp_path)
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        load_language(Recipe(task="language", data=name))
 
 
 def test_pythons_own_source_is_a_text():

@@ -56,12 +56,21 @@ def test_an_archive_is_read_at_its_largest_text_file_that_is_no_note(tmp_path):
         ("Go.\tGeh.\n".encode("utf-16"), r"pairs.tsv line 1 is not UTF-8 \(byte 0xff\)"),
         (b"\n \n", r"pairs.tsv holds no sentence pairs; one pair a line"),
         (b"", r"pairs.tsv holds no sentence pairs"),
+        (b"Go.\tGeh.\na\0b\tc\n", r"pairs.tsv line 2 holds a NUL character"),
+        (b"\x1f\x8b...", r"pairs.tsv is packed with gzip; unpack it"),
         (b"x" * 500, r"line 1 has no tab between source and target: 'x{40}\.\.\.'"),
     ],
 )
 def test_a_fault_is_named_by_its_line(tmp_path, content, message):
     with pytest.raises(ValueError, match=message):
         read_pairs(write(tmp_path / "pairs.tsv", content))
+
+
+def test_what_is_no_file_is_named(tmp_path):
+    with pytest.raises(ValueError, match="is a folder; name a file of sentence pairs"):
+        read_pairs(tmp_path)
+    with pytest.raises(ValueError, match="/dev/zero is a device; name a file of sentence pairs"):
+        read_pairs("/dev/zero")
 
 
 def test_faults_of_archives(tmp_path):
@@ -78,8 +87,6 @@ def test_faults_of_archives(tmp_path):
         read_pairs(write(tmp_path / "cut.zip", bytes(damaged)))
     with pytest.raises(FileNotFoundError):
         read_pairs(tmp_path / "none.zip")
-    with pytest.raises(IsADirectoryError):
-        read_pairs(tmp_path)
 
 
 def test_nothing_held_out_is_seen_in_training():
