@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ FORMAT = 1
 STATE = "state.json"
 PREFIX = "step-"
 DIGITS = 8
+PIECE = 2**24
 
 Tensors = Mapping[str, Tensor]
 
@@ -57,12 +59,12 @@ def save_checkpoint(
     shutil.rmtree(hidden, ignore_errors=True)
     try:
         hidden.mkdir()
-        sizes = {}
+        sizes, checksums = {}, {}
         for name, those in tensors.items():
             data = save({key: tensor.contiguous() for key, tensor in those.items()})
             replace_file(hidden / f"{name}.safetensors", data)
-            sizes[name] = len(data)
-        header = {"format": FORMAT, "scheme": recipe.scheme, "sizes": sizes, "step": step}
+            sizes[name], checksums[name] = len(data), zlib.crc32(data)
+        header = {"format": FORMAT, "scheme": recipe.scheme, "sizes": sizes, "checksums": checksums, "step": step}
         depth = {"encoder_layers": recipe.encoder_layers, "decoder_layers": recipe.decoder_layers}
         replace_file(hidden / STATE, json.dumps(header | depth | state).encode())
         _flush_folder(hidden)
@@ -81,6 +83,13 @@ def save_checkpoint(
 def complete_checkpoints(root: Path) -> list[Path]:
     """The folders that hold all they should, oldest first."""
     return [path for path in sorted(root.glob(f"{PREFIX}*")) if _is_complete(path)]
+
+
+def passed_over(root: Path) -> list[Path]:
+    """The folders behind the newest complete one that lack a file or a byte, oldest first."""
+    found = sorted(root.glob(f"{PREFIX}*"))
+    complete = [path for path in found if _is_complete(path)]
+    return [path for path in found if not complete or path > complete[-1]]
 
 
 def load_checkpoint(folder: Path, recipe: Recipe) -> Checkpoint:
@@ -102,10 +111,18 @@ def load_checkpoint(folder: Path, recipe: Recipe) -> Checkpoint:
             f"{folder} is a checkpoint of {_describe(*there)}, and the recipe asks for {_describe(*here)}: the same "
             "weights would compute another function; convert the model, or train it anew in another folder"
         )
+    # Checkpoints of before 2026-12 have sizes alone.
+    damaged = [
+        name
+        for name, wanted in state.get("checksums", {}).items()
+        if _checksum(folder / f"{name}.safetensors") != wanted
+    ]
     try:
-        tensors = {name: load_file(folder / f"{name}.safetensors") for name in state["sizes"]}
+        tensors = {} if damaged else {name: load_file(folder / f"{name}.safetensors") for name in state["sizes"]}
     except SafetensorError as error:
-        raise ValueError(f"{folder} is damaged ({error}); delete it to go on from the one before") from error
+        damaged = [str(error)]
+    if damaged:
+        raise ValueError(f"{folder} is damaged ({damaged[0]}); delete it to go on from the one before")
     return Checkpoint(folder, state, tensors)
 
 
@@ -135,6 +152,15 @@ def _is_complete(folder: Path) -> bool:
         return all((folder / f"{name}.safetensors").stat().st_size == size for name, size in state["sizes"].items())
     except (OSError, ValueError, KeyError, AttributeError):
         return False
+
+
+def _checksum(path: Path) -> int:
+    """CRC-32, a piece at a time."""
+    found = 0
+    with path.open("rb") as file:
+        while piece := file.read(PIECE):
+            found = zlib.crc32(piece, found)
+    return found
 
 
 def _remove(folder: Path) -> None:

@@ -17,6 +17,7 @@ from kilolayer.train.checkpoints import (
     complete_checkpoints,
     keep_last,
     load_checkpoint,
+    passed_over,
     remove_after,
     save_checkpoint,
     step_of,
@@ -121,7 +122,10 @@ class Trainer:
 
     def _go_on(self) -> None:
         """From the newest complete checkpoint, or from the start, which is saved too: there is always a way back."""
-        found = complete_checkpoints(self.root)
+        found, damaged = complete_checkpoints(self.root), passed_over(self.root)
+        if damaged and self.is_main:
+            start = found[-1].name if found else "the start"
+            self.progress.say(f"{damaged[-1]} lacks a file or a byte and is passed over; the run goes on from {start}")
         self.stepper.accelerator.wait_for_everyone()  # all have looked before the first one writes
         if found:
             self._load(load_checkpoint(found[-1], self.recipe))

@@ -10,6 +10,7 @@ from kilolayer.train.checkpoints import (
     complete_checkpoints,
     keep_last,
     load_checkpoint,
+    passed_over,
     remove_after,
     save_checkpoint,
     step_of,
@@ -52,6 +53,15 @@ def test_an_incomplete_one_is_passed_over(tmp_path, harm):
     else:
         newest.rename(tmp_path / ".step-00000020.77")
     assert [step_of(path) for path in complete_checkpoints(tmp_path)] == [10]
+    assert passed_over(tmp_path) == ([] if harm == "hidden" else [newest])
+
+
+def test_one_without_checksums_is_of_an_older_version(tmp_path):
+    folder = save(tmp_path, 10)
+    state = json.loads((folder / "state.json").read_text())
+    del state["checksums"]
+    (folder / "state.json").write_text(json.dumps(state))
+    assert load_checkpoint(folder, RECIPE).tensors.keys() == TENSORS.keys()
 
 
 def test_a_full_disk_leaves_the_old_ones_and_nothing_else(tmp_path, monkeypatch):
@@ -124,9 +134,12 @@ def test_another_format_is_refused(tmp_path):
         load_checkpoint(folder, RECIPE)
 
 
-def test_tensors_of_the_right_size_and_wrong_content(tmp_path):
+@pytest.mark.parametrize("place", [slice(None), slice(-3, -2)], ids=["all", "a-byte-of-a-weight"])
+def test_tensors_of_the_right_size_and_wrong_content(tmp_path, place):
     folder = save(tmp_path, 10)
     path = folder / "model.safetensors"
-    path.write_bytes(b"\xff" * path.stat().st_size)
+    content = bytearray(path.read_bytes())
+    content[place] = b"\xff" * len(content[place])
+    path.write_bytes(content)
     with pytest.raises(ValueError, match="is damaged"):
         load_checkpoint(folder, RECIPE)

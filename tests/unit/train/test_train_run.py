@@ -95,14 +95,19 @@ def test_stopped_and_continued_it_ends_with_the_same_bits(straight, tmp_path, mo
     assert_same_run(folder, tmp_path / "run", recipe)
 
 
-def test_without_its_newest_checkpoint_it_goes_on_from_the_one_before(straight, tmp_path, monkeypatch):
+@pytest.mark.parametrize("is_all", [False, True], ids=["newest", "all"])
+def test_without_checkpoints_it_says_where_it_goes_on_from(straight, tmp_path, monkeypatch, capsys, is_all):
     recipe, folder, _ = straight["characters"]
     with monkeypatch.context() as patch:
         StopAfter(patch, 10, signal.SIGTERM)
         train(recipe, tmp_path / "run")
-    newest = complete_checkpoints(tmp_path / "run" / "checkpoints")[-1]
-    (newest / "model.safetensors").unlink()
+    found = complete_checkpoints(tmp_path / "run" / "checkpoints")
+    for path in found[0 if is_all else -1 :]:
+        (path / "model.safetensors").unlink()
+    capsys.readouterr()
     train(recipe, tmp_path / "run")
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"is passed over; the run goes on from {'the start' if is_all else found[-2].name}" in said
     assert_same_run(folder, tmp_path / "run", recipe)
 
 
