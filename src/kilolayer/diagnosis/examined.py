@@ -29,6 +29,9 @@ DIVERGED_NOISY = 2.0
 ALREADY_TRAINED = 0.7
 """Loss at step 0 over the answer that ignores the input below which a model was trained before."""
 
+REGRESSION = ("mse", "smooth-l1", "huber")
+"""Losses on real numbers."""
+
 FEW_STEPS = 50
 SEEN_RATE = 1e-3
 """Update ratio below which weights hardly move: a learning rate on its way up has then not been tried yet."""

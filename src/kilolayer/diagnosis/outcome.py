@@ -4,11 +4,28 @@ from __future__ import annotations
 
 from kilolayer.diagnosis.examined import FEW_STEPS, Examined
 
+FADED = 0.01
+"""Learning rate halfway through a run, in parts of its first, below which the rest of the run could not learn."""
+
 
 def describe_failure(found: Examined) -> str | None:
     """How a run failed, where no rule says why; ``None`` for one that did not fail, or was too short to tell."""
     said = _failure(found)
-    return None if said is None else f"{said}, and no rule explains it."
+    if said is None:
+        return None
+    why = _unmoved(found)
+    return f"{said}, and no rule explains it." if why is None else f"{said}: {why}."
+
+
+def _unmoved(found: Examined) -> str | None:
+    """Why weights stay where they are, whatever the set-up is worth: no rule's business, and plain to see."""
+    if found.run is not None and found.run.get("num_optimizer_steps") == 0:
+        return "the optimizer took no step (train_step has to call its step)"
+    _, rates = found.recording.series("run", "run", "lr")
+    half = rates[: len(rates) // 2 + 1]
+    if found.outcome == "stuck" and len(half) > 1 and 0 <= half[-1] < FADED * half[0]:
+        return f"the schedule takes the learning rate from {half[0]:.2g} to {half[-1]:.1g} within {len(half) - 1} steps"
+    return None
 
 
 def describe_doubt(found: Examined) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kilolayer.diagnosis.cards import report
 from kilolayer.diagnosis.chains import RELU_LIKE, Row
-from kilolayer.diagnosis.examined import Examined
+from kilolayer.diagnosis.examined import REGRESSION, Examined
 from kilolayer.diagnosis.finding import Finding
 from kilolayer.diagnosis.rules_chain import HIGH_RATE, LOW_RATE
 
@@ -194,7 +194,7 @@ def output_bias_missing(found: Examined) -> Finding | str | None:
     row = found.main_loss
     if row is None or row["baseline"] is None or not found.fails:
         return None
-    if row["kind"] in ("mse", "smooth-l1", "huber"):
+    if row["kind"] in REGRESSION:
         offset = abs(row["target_mean"]) / max(row["target_std"], 1e-12)
         if offset < 10 or found.initial_loss < 10 * row["baseline"]:
             return None

@@ -6,7 +6,7 @@ import math
 
 from kilolayer.diagnosis.cards import report
 from kilolayer.diagnosis.chains import Row
-from kilolayer.diagnosis.examined import Examined
+from kilolayer.diagnosis.examined import REGRESSION, Examined
 from kilolayer.diagnosis.finding import Finding
 
 CLIPPED = 1e-2
@@ -90,7 +90,7 @@ def parameters_not_optimized(found: Examined) -> Finding | str | None:
         sites=_names(missing),
         severity="info" if is_base else "error",
         confidence=0.95,
-        measured=float(sum(row["numel"] for row in missing)),
+        measured=float(len(missing)),
         predicted=0.0,
     )
 
@@ -195,6 +195,9 @@ def wrong_axis(found: Examined) -> Finding | str | None:
             "on the others. A reshape where a transpose was meant does that, and so does a batch in the dimension of "
             "time (batch_first).",
             confidence=0.85,
+            formula="whether outputs change places with their samples",
+            remedy="Where dimensions change places use transpose or permute, not view or reshape; give recurrent and "
+            "attention modules batch_first=True where samples lie along the first dimension.",
         )
     wrong = [row for row in found.step0["softmaxes"] if row["is_wrong_axis"]]
     if wrong:
@@ -260,7 +263,7 @@ def output_activation_wrong(found: Examined) -> Finding | str | None:
              "relu6": (0.0, 6.0), "softplus": (0.0, math.inf)}  # fmt: skip
     for row in found.step0["losses"]:
         last = row["done"][0]["operation"] if row["done"] else ""
-        if row["kind"] not in ("mse", "smooth-l1", "huber") or last not in reach:
+        if row["kind"] not in REGRESSION or last not in reach:
             continue
         low, high = reach[last]
         spread = max(row["target_high"] - row["target_low"], 1e-12)
@@ -287,6 +290,17 @@ def clip_to_nothing(found: Examined) -> Finding | str | None:
         return None
     if max(found.update_ratios.values()) > 1e-4:
         return None
+    if after == 0:
+        return report(
+            "clip-to-nothing",
+            f"The gradient's norm is {before:.2g} behind backward, and nothing of it is left when the optimizer steps: "
+            "something between the two drops it, such as a zero_grad() there.",
+            sites=list(found.update_ratios),
+            measured=0.0,
+            predicted=1.0,
+            formula="norm of all gradients when the optimizer steps over that behind backward",
+            remedy="Call optimizer.zero_grad() in front of backward, never between backward and optimizer.step().",
+        )
     return report(
         "clip-to-nothing",
         f"The gradient's norm is {before:.2g} before clipping and {after:.1g} behind it, so updates change weights by "
@@ -360,6 +374,7 @@ def _odd_batch(found: Examined) -> Finding | None:
         confidence=0.85,
         measured=sizes[step],
         predicted=usual,
+        formula="RMS of the batch, beside that of the middle one",
     )
 
 

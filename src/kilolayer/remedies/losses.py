@@ -53,6 +53,8 @@ def right_axis(setup: SetupLike, finding: Finding, found: Examined) -> Edited:
     """Normalize over classes, or over keys, at the place the finding names."""
     if finding.predicted is None:
         paths = {row["path"] for row in found.step0["softmaxes"] if row["is_wrong_axis"]}
+        if not paths:
+            raise Unsuitable("where samples are mixed, only the code itself can be changed")
 
         def change(call: Call) -> Any:
             return _over(call, -1) if call.name == "softmax" and call.path in paths else call.run()

@@ -112,6 +112,8 @@ def _own_norm(found: Examined) -> float:
 
 def unclip_gradients(setup: SetupLike, finding: Finding, found: Examined) -> Edited:
     """Gradients clipped to their usual norm, whatever the user's loop makes of them."""
+    if finding.measured == 0:
+        raise Unsuitable("the gradient is dropped before the optimizer steps, not clipped")
     norm = _own_norm(found)
     clip_anew(setup, norm)
     return Edited(setup, f"gradients clipped to norm {norm:.3g} instead")
@@ -119,6 +121,8 @@ def unclip_gradients(setup: SetupLike, finding: Finding, found: Examined) -> Edi
 
 def unclip_patch(finding: Finding, found: Examined) -> str:
     """As code."""
+    if finding.measured == 0:
+        return "# in the loop, in this order:\noptimizer.zero_grad()\nloss.backward()\noptimizer.step()"
     return f"torch.nn.utils.clip_grad_norm_(model.parameters(), {_own_norm(found):.3g})"
 
 

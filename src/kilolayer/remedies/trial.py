@@ -30,6 +30,9 @@ FEWEST_STEPS = 10
 BETTER = 0.05
 """Share by which a loss must be lower to count as lower."""
 
+HALF = 0.5
+"""Share of its start at which a loss has fallen whatever else it is held against."""
+
 WORTHWHILE = 0.01
 """The same as a share of where the loss starts: of two runs that both learned everything none is better."""
 
@@ -73,7 +76,8 @@ def prove(
       standard error of the difference; or the untouched run is not finite.
 
     Ends are means over the last tenth of the steps, at least five. Where the edit changes what the loss measures, the
-    two runs are compared by the share of its own start that each has left.
+    two runs are compared by the share of its own start that each has left; where the untouched loss falls below 0, so
+    that there is no such share, the edited run has to end at half of its own start.
 
     Args:
         finding: the root finding.
@@ -194,6 +198,9 @@ def _is_lower(before: Sequence[float], after: Sequence[float], *, changes_loss: 
     other = _end(before)
     if not math.isfinite(other):
         return True
+    if changes_loss and other < 0:
+        # What it measured had no floor, such as a likelihood of what is no probability: there is no share to compare.
+        return end < HALF * start
     # In shares of each run's own start, or of one that both have.
     unit = abs(start) or 1.0
     unit_before = (abs(before[0]) or 1.0) if changes_loss else unit

@@ -90,3 +90,97 @@ class Filter(nn.Module):
 
     def forward(self, x):
         return torch.fft.irfft(torch.fft.rfft(x) * self.weight, n=16)
+
+
+def classifier(**more):
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(8, 24), nn.ReLU(), nn.Linear(24, 4)), torch.randn(64, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    more = {key: make(optimizer) if key == "scheduler" else make for key, make in more.items()}
+    return kl.Setup(model, (x, x[:, :4].argmax(1)), nn.CrossEntropyLoss(), optimizer=optimizer, **more)
+
+
+def drops_gradients(model, inputs, targets, loss_fn, optimizer):
+    loss = loss_fn(model(inputs), targets)
+    loss.backward()
+    optimizer.zero_grad()
+    optimizer.step()
+    return loss
+
+
+def takes_no_step(model, inputs, targets, loss_fn, optimizer):
+    optimizer.zero_grad()
+    loss = loss_fn(model(inputs), targets)
+    loss.backward()
+    return loss
+
+
+def test_gradients_dropped_in_front_of_the_step_are_not_called_clipped():
+    diagnosis = kl.check(lambda: classifier(train_step=drops_gradients))
+    assert "clipping" not in diagnosis.root.message
+    assert "zero_grad" in diagnosis.root.message
+    assert "before backward" in diagnosis.root.remedy or "in front of backward" in diagnosis.root.remedy
+    assert [trial.steps for trial in diagnosis.trials] == [0]
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"train_step": takes_no_step}, "the optimizer took no step"),
+        (
+            {"scheduler": lambda optimizer: torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)},
+            "the schedule takes the learning rate from 0.05 to",
+        ),
+    ],
+    ids=["no-step", "faded"],
+)
+def test_a_run_whose_weights_stay_says_why_they_do(fields, said):
+    diagnosis = kl.check(classifier(**fields), trial=False)
+    assert diagnosis.root is None
+    assert said in diagnosis.unexplained
+
+
+@pytest.mark.parametrize(
+    "loss_fn", [nn.MSELoss(), nn.SmoothL1Loss(), nn.HuberLoss()], ids=lambda one: type(one).__name__
+)
+def test_targets_below_a_relu_are_out_of_reach_of_every_loss_on_real_numbers(loss_fn):
+    torch.manual_seed(0)
+    x = torch.randn(128, 5)
+    model = nn.Sequential(nn.Linear(5, 16), nn.ReLU(), nn.Linear(16, 1), nn.ReLU())
+    setup = kl.Setup(model, (x, -3 - x[:, :1].abs()), loss_fn, optimizer=torch.optim.Adam(model.parameters(), lr=0.01))
+    root = kl.check(setup, trial=False).root
+    assert (root.cause, root.first_site) == ("output-activation-wrong", "3")
+
+
+def test_log_probabilities_help_a_likelihood_that_had_no_floor():
+    def build():
+        setup = classifier()
+        setup.loss_fn = nn.NLLLoss()
+        setup.optimizer = torch.optim.Adam(setup.model.parameters(), lr=0.03)
+        return setup
+
+    diagnosis = kl.check(build, steps=60)
+    assert diagnosis.root.cause == "output-loss-mismatch"
+    assert [trial.helped for trial in diagnosis.trials if trial.steps] == [True]
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.units, self.out = nn.GRU(8, 16), nn.Linear(16, 3)
+
+    def forward(self, x):
+        return self.out(self.units(x.reshape(x.shape[1], x.shape[0], 8))[0][-1])
+
+
+def test_samples_mixed_by_a_reshape_get_a_remedy_of_their_own():
+    def build():
+        torch.manual_seed(0)
+        model, x = Recurrent(), torch.randn(32, 6, 8)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        return model, x, x[:, 0, :3].argmax(1), nn.CrossEntropyLoss(), optimizer
+
+    diagnosis = kl.check(build, steps=20)
+    assert diagnosis.root.cause == "wrong-axis"
+    assert "transpose" in diagnosis.root.remedy
+    assert not [trial for trial in diagnosis.trials if trial.steps]
