@@ -11,6 +11,7 @@ import torch
 from torch import distributed
 
 from kilolayer.diagnosis import diagnose
+from kilolayer.schemes.suggest import unknown_name
 from kilolayer.train.folder_lock import lock_folder
 from kilolayer.train.language_task import LanguageTask, load_language
 from kilolayer.train.model import build_model
@@ -99,6 +100,8 @@ def _carry_out(
                 save_vocabulary(task.to_dict(), folder / VOCABULARY)
             start_run(folder, recipe, task.checksum)
         accelerator.wait_for_everyone()
+        if recipe.tracker is not None:
+            accelerator.init_trackers("kilolayer")
         with TrainingProgress(recipe.steps, shown=accelerator.is_main_process) as progress:
             trainer = Trainer(recipe, task, stepper, folder=folder, progress=progress)
             with stopping_between_steps() as stop:
@@ -168,12 +171,18 @@ def _build_accelerator(recipe: Recipe, folder: Path) -> Accelerator:
     try:
         from accelerate import Accelerator
         from accelerate.state import AcceleratorState
+        from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
     except ImportError as error:
         raise ImportError(MISSING_EXTRA) from error
     # One process may carry out several recipes, and Accelerate keeps the first one's precision for good.
     AcceleratorState._reset_state()
     if recipe.precision == "fp16" and not (torch.cuda.is_available() and not os.environ.get("ACCELERATE_USE_CPU")):
         raise ValueError("precision fp16 needs a GPU; use bf16 or fp32 on a CPU")
+    if recipe.tracker is not None:
+        if recipe.tracker not in LOGGER_TYPE_TO_CLASS:
+            raise unknown_name("tracker", recipe.tracker, list(LOGGER_TYPE_TO_CLASS))
+        if recipe.tracker not in [str(one.value) for one in get_available_trackers()]:
+            raise ImportError(f"tracker {recipe.tracker!r} needs its package: pip install {recipe.tracker}")
     num_launched = int(os.environ["WORLD_SIZE"]) if "LOCAL_RANK" in os.environ else 1
     accelerator = Accelerator(
         mixed_precision=PRECISIONS[recipe.precision],
@@ -190,8 +199,6 @@ def _build_accelerator(recipe: Recipe, folder: Path) -> Accelerator:
     is_shared_out = accelerator.distributed_type.value == "FSDP"
     if os.environ.get("ACCELERATE_USE_FSDP", "").lower() in ("1", "true") and not is_shared_out:
         raise ValueError("FSDP was asked for, and Accelerate has it on GPUs alone; launch without it on a CPU")
-    if recipe.tracker is not None:
-        accelerator.init_trackers("kilolayer")
     return accelerator
 
 

@@ -277,6 +277,27 @@ def test_a_tracker_gets_the_scalars(tmp_path, monkeypatch):
     assert [step for step, values in seen if "held_out_loss" in values] == [4]
 
 
+def test_a_tracker_writes_into_the_folder_of_the_run(tmp_path):
+    pytest.importorskip("tensorboard")
+    recipe = small_language(tmp_path, steps=4, tracker="tensorboard")
+    assert train(recipe, tmp_path / "run").outcome == "trained"
+    assert list((tmp_path / "run").rglob("events.out.tfevents*"))
+
+
+@pytest.mark.parametrize(
+    ("tracker", "kind", "message"),
+    [
+        ("tensorbord", ValueError, "unknown tracker 'tensorbord'; did you mean 'tensorboard'"),
+        ("wandb", ImportError, "tracker 'wandb' needs its package: pip install wandb"),
+    ],
+)
+def test_a_tracker_that_is_not_there_is_refused(tmp_path, monkeypatch, tracker, kind, message):
+    monkeypatch.setattr("accelerate.tracking.get_available_trackers", list)
+    with pytest.raises(kind, match=message):
+        train(small_language(tmp_path, tracker=tracker), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_kill_between_settings_and_first_checkpoint_is_a_run_that_begins(tmp_path, monkeypatch):
     recipe = small_language(tmp_path, steps=4)
     with monkeypatch.context() as patch:
