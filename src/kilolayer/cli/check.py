@@ -143,7 +143,7 @@ def _render(diagnosis: Diagnosis, out: Path | None) -> str:
     if diagnosis.unexplained:
         lines = [textwrap.fill(_failure(diagnosis, out), width, subsequent_indent="  ")]
     else:
-        lines = [_verdict(diagnosis, out, width), *_doubt(diagnosis, width)]
+        lines = [_verdict(diagnosis, out, width), *_doubt(diagnosis, width), *_remarks(diagnosis, width)]
     return "\n".join([*lines, *_tried(diagnosis, width)])
 
 
@@ -180,6 +180,16 @@ def _doubt(diagnosis: Diagnosis, width: int) -> list[str]:
     assert diagnosis.recording is not None
     said = describe_doubt(Examined(diagnosis.recording)) if diagnosis.root is None else None
     return [] if said is None else [textwrap.fill(said, width, initial_indent="  ", subsequent_indent="  ")]
+
+
+def _remarks(diagnosis: Diagnosis, width: int) -> list[str]:
+    """What was noticed where nothing stands out."""
+    import textwrap
+
+    from kilolayer.report.text import inert
+
+    said = [f"info {one.code} {one.cause}: {one.message}" for one in diagnosis.findings if diagnosis.root is None]
+    return [textwrap.fill(inert(one), width, initial_indent="  ", subsequent_indent="  ") for one in said]
 
 
 def _tried(diagnosis: Diagnosis, width: int) -> list[str]:

@@ -36,6 +36,9 @@ SELECTING = ("query", "key", "feedforward_gate")
 """They choose what passes rather than carry it: beta leaves them alone."""
 
 
+ENDING = ("attention_out", "feedforward_out")
+
+
 def init_gain_wrong(found: Examined) -> Finding | str | None:
     """DEP609: DeepNorm's skip scale is right, and beta is missing where it belongs, or stands on query and key."""
     fits = [fit for fit in found.structure["depth_fits"] if fit["rules"] and fit["num_branches"] >= MIN_SUMS]
@@ -117,7 +120,7 @@ def _finding(found: Examined, rows: list[Row], message: str) -> Finding:
         "init-gain-wrong",
         message,
         sites=[row["weight"] for row in rows],
-        severity="error" if found.fails and rows[0]["role"] not in SELECTING else "warning",
+        severity=_severity(found, rows),
         confidence=0.85 if sure > math.log(2) else 0.75,
         measured=_gain(rows),
         predicted=_of(rows, "wanted"),
@@ -128,6 +131,15 @@ def _finding(found: Examined, rows: list[Row], message: str) -> Finding:
         evidence=tuple({"step": 0, "site": row["weight"], "role": "param", "stat": "xavier_gain", "value": row["gain"]}
                        for row in rows[:8]),
     )  # fmt: skip
+
+
+def _severity(found: Examined, rows: list[Row]) -> str:
+    """A run that learns although beta is missing on what begins the branches only is told of it, not warned."""
+    if rows[0]["role"] in SELECTING:
+        return "warning"
+    if found.outcome == "learns" and not any(row["role"] in ENDING for row in rows):
+        return "info"
+    return "error" if found.fails else "warning"
 
 
 def _others(found: Examined, rows: list[Row]) -> str:

@@ -173,3 +173,12 @@ def test_the_remedy_puts_every_gain_right(factor, names, rows):
     edited = remedy.edit(setup, diagnosis.root, Examined(diagnosis.recording))
     assert "gain" in edited.what
     assert judged(model).root is None
+
+
+def test_a_run_that_learns_without_beta_on_the_values_is_told_of_it_only():
+    model = multiply(by_hand(12), 1 / beta_of(12), "in_proj", rows=slice(2 * WIDTH, None))
+    x = torch.randn(8, 4, WIDTH, generator=torch.Generator().manual_seed(0))
+    setup = kl.Setup(model, (x, x.flip(1)), nn.MSELoss(), optimizer=torch.optim.Adam(model.parameters(), lr=1e-3))
+    diagnosis = kl.check(setup, trial=False, steps=50)
+    told = [finding.severity for finding in diagnosis.findings if finding.cause == "init-gain-wrong"]
+    assert told == (["info"] if diagnosis.outcome == "learns" else ["warning" if diagnosis.outcome == "unfinished" else "error"])  # fmt: skip
