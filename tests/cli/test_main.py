@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 
@@ -96,3 +97,12 @@ def test_ctrl_c_is_no_mistake(monkeypatch, error):
     with pytest.raises(SystemExit) as stop:
         room.main([])
     assert stop.value.code == 130
+
+
+def test_a_pipe_of_another_encoding_gets_what_it_can_hold():
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, "-m", "kilolayer", "explain", "深さ"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2
+    assert "??" in done.stderr
+    assert "codec" not in done.stderr

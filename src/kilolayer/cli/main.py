@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from typing import Any
 
@@ -81,6 +82,9 @@ def version(show: bool = typer.Option(False, "--version", help="Print the versio
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line. A user's mistake ends in one line on standard error and exit status 2."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a pipe of another encoding gets a "?", not an error
     try:
         sys.exit(app(arguments, prog_name="kilolayer", standalone_mode=False) or 0)
     except USAGE_ERRORS as error:

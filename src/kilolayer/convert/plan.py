@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from kilolayer.init import InitPlan
-from kilolayer.representation import repr_html
+from kilolayer.representation import repr_html, repr_short
 from kilolayer.schemes import Depth, Scheme, Stack
 
 
@@ -87,6 +87,7 @@ class ConversionPlan:
     inputs: Any = field(default=None, repr=False, compare=False)
     details: Any = field(default=None, repr=False, compare=False)
 
+    __repr__ = repr_short
     _repr_html_ = repr_html
 
     @property

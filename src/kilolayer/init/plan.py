@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from kilolayer.representation import repr_html
+from kilolayer.representation import repr_html, repr_short
 
 FILLS = ("normal", "orthogonal", "zeros", "ones", "constant", "keep")
 
@@ -51,6 +51,7 @@ class InitPlan:
 
     rows: tuple[InitRow, ...]
 
+    __repr__ = repr_short
     _repr_html_ = repr_html
 
     def std(self, parameter: str, matrix_row: int = 0) -> float:

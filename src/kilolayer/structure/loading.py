@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 import importlib.util
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -85,14 +86,36 @@ def load_function(target: str) -> Callable[[], Any]:
         raise ValueError(f"expected FILE.py:FUNCTION, got {target!r}")
     if not Path(path).is_file():
         raise FileNotFoundError(f"no such file: {path}")
+    names = _names_in(Path(path))
+    if names is not None and name not in names:  # told before the file runs, which may train for hours
+        raise ValueError(_describe_missing(path, name, names))
     module = _import_file(Path(path))
     function = getattr(module, name, None)
+    if isinstance(function, nn.Module):
+        raise ValueError(f"{path}: {name} is a {type(function).__name__}, not a function that builds one")
     if not callable(function):
         known = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
-        nearest = difflib.get_close_matches(name, known, n=1)
-        hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
-        raise ValueError(f"{path} has no function {name!r}{hint}")
+        raise ValueError(_describe_missing(path, name, known))
     return function
+
+
+def _describe_missing(path: str, name: str, known: Collection[str]) -> str:
+    nearest = difflib.get_close_matches(name, sorted(known), n=1)
+    return f"{path} has no function {name!r}" + (f"; did you mean {nearest[0]!r}?" if nearest else "")
+
+
+def _names_in(path: Path) -> set[str] | None:
+    """Every name that a file with definitions speaks of; ``None`` where reading does not tell."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):
+        return None  # running it says what is wrong, and where
+    nodes = list(ast.walk(tree))
+    defined = {one.name for one in nodes if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))}
+    names = {one.id for one in nodes if isinstance(one, ast.Name)}
+    imported = {one.asname or one.name.partition(".")[0] for one in nodes if isinstance(one, ast.alias)}
+    names |= defined | imported
+    return None if not defined or names & {"*", "globals", "exec", "setattr"} else names
 
 
 def _import_file(path: Path) -> ModuleType:

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from kilolayer.recording import Site
-from kilolayer.representation import repr_html
+from kilolayer.representation import repr_html, repr_short
 
 Scale = float | Literal["learned"]
 BranchKind = Literal["identity", "parallel", "projection", "long"]
@@ -123,6 +123,7 @@ class Structure:
     sites: tuple[Site, ...] = ()
     unobserved: tuple[str, ...] = ()
 
+    __repr__ = repr_short
     _repr_html_ = repr_html
 
     @cached_property

@@ -123,3 +123,22 @@ def test_a_fault_of_the_package_is_not_put_on_the_model(path, monkeypatch):
     monkeypatch.setattr(loading, "read_structure", broken)
     with pytest.raises(KeyError, match="node"):
         read_target(f"{path}:both")
+
+
+def test_a_name_that_the_file_has_nowhere_is_told_before_it_runs(tmp_path):
+    (tmp_path / "trains.py").write_text("raise SystemExit('trained for hours')\ndef build():\n    pass\n")
+    with pytest.raises(ValueError, match=r"trains\.py has no function 'biuld'; did you mean 'build'\?$"):
+        load_model(f"{tmp_path / 'trains.py'}:biuld")
+
+
+@pytest.mark.parametrize("line", ["globals()['build'] = both", "from starred_helper import *"])
+def test_names_that_reading_cannot_tell_are_looked_for(path, line):
+    (path.parent / "starred_helper.py").write_text("def build(): return 3\n")
+    path.write_text(FILE + line + "\nboth_again = both\n")
+    assert loading.load_function(f"{path}:build")
+
+
+def test_a_model_is_no_function_that_builds_one(tmp_path):
+    (tmp_path / "trains.py").write_text("import torch\nmodel = torch.nn.Linear(2, 1)\n")
+    with pytest.raises(ValueError, match=r"trains\.py: model is a Linear, not a function that builds one$"):
+        load_model(f"{tmp_path / 'trains.py'}:model")
