@@ -1,5 +1,6 @@
 """``kilolayer train``, ``sample`` and ``translate`` as a user types them, in a process of their own."""
 
+import io
 import json
 import random
 
@@ -78,6 +79,16 @@ def test_translations_come_one_a_line(folder, translation_run):
     assert len(done.stdout.splitlines()) == 2
 
 
+def test_blank_lines_of_standard_input_stay(folder, translation_run, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("3 dogs bark.\n\n7 dogs bark.\n"))
+    with pytest.raises(SystemExit) as stop:
+        main(["translate", str(folder / "translation"), "--beam-size", "1"])
+    assert stop.value.code == 0
+    said = capsys.readouterr().out.split("\n")
+    assert len(said) == 4
+    assert said[1] == said[3] == ""
+
+
 @pytest.mark.parametrize(
     ("command", "message"),
     [
@@ -98,6 +109,7 @@ def test_translations_come_one_a_line(folder, translation_run):
         (["sample", "{folder}"], "holds no run of kilolayer train"),
         (["sample", "{run}", "--prompt", "Zebra"], "the character 'Z' is not in the text"),
         (["sample", "{run}", "--prompt", "the dog the dog the dog"], "the prompt has 23 tokens, more than the 12"),
+        (["sample", "{run}", "--prompt", "the \udcff"], "the prompt is not UTF-8 (character 5)"),
         (["sample", "{run}", "--top-k", "-1"], "--top-k must be >= 0, got -1"),
         (["translate", "{run}", "a"], "holds a run of language, not of translation; use kilolayer sample"),
     ],

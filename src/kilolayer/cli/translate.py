@@ -19,8 +19,11 @@ def translate(
     from kilolayer.train.loading import load_translator
 
     translator = load_translator(run)
-    lines = sentences or [line for line in sys.stdin.read().splitlines() if line.strip()]
-    if not lines:
+    lines = sentences or sys.stdin.read().removesuffix("\n").split("\n")
+    # A blank line of standard input stays one, so that line n of the output is that of the input.
+    wanted = sentences or [line for line in lines if line.strip()]
+    if not wanted:
         raise ValueError("there is no sentence to translate: name some, or give them on standard input")
-    for line in translator.translate(lines, beam_size=beam_size):
-        print(line)
+    found = iter(translator.translate(wanted, beam_size=beam_size))
+    for line in lines:
+        print(next(found) if line.strip() else "")

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from kilolayer.nn import AttentionCache, CausalLM
+from kilolayer.train.text import check_encodable
 from kilolayer.train.vocabulary import Vocabulary
 
 START_TEXT = "\n"
@@ -41,6 +42,7 @@ class Sampler:
             raise ValueError(f"temperature must be >= 0, got {temperature}")
         if top_k is not None and top_k < 1:
             raise ValueError(f"top_k must be >= 1, got {top_k}")
+        check_encodable(prompt, "the prompt")
         ids = self.vocabulary.encode(prompt or START_TEXT)
         if len(ids) > self.context:
             raise ValueError(

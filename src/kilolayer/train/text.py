@@ -34,6 +34,14 @@ def read_bytes(path: Path, name: str, *, wanted: str) -> bytes:
     return path.read_bytes()
 
 
+def check_encodable(text: str, name: str) -> None:
+    """Raises ``ValueError`` for what Python makes of bytes on a command line or a pipe that are not UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{name} is not UTF-8 (character {error.start + 1}); give it as UTF-8") from error
+
+
 def check_unpacked(content: bytes, name: str, *, remedy: str) -> None:
     """Raises ``ValueError`` for an archive, with what to do with it."""
     for start, kind in PACKED.items():

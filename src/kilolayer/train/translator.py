@@ -12,6 +12,7 @@ from torch import Tensor
 
 from kilolayer.nn import AttentionCache, Seq2Seq
 from kilolayer.train.subwords import END, PAD, START, UNKNOWN
+from kilolayer.train.text import check_encodable
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -59,6 +60,7 @@ class Translator:
         return list(self.tokenizer.decode_batch(found))
 
     def _encode(self, text: str, number: int, *, cut: bool) -> list[int]:
+        check_encodable(text, f"sentence {number}")
         ids: list[int] = self.tokenizer.encode(text).ids
         if not ids:
             raise ValueError(f"sentence {number} is empty")

@@ -116,8 +116,12 @@ def test_sentences_come_back_in_their_order(tokenizer):
 
 @pytest.mark.parametrize(
     ("sentences", "message"),
-    [(["5 dogs", ""], "sentence 2 is empty"), (["dogs " * 50], r"sentence 1 has \d+ sub-words, more than the 30")],
-    ids=["empty", "long"],
+    [
+        (["5 dogs", ""], "sentence 2 is empty"),
+        (["dogs " * 50], r"sentence 1 has \d+ sub-words, more than the 30"),
+        (["5 dogs", "a\udcff"], r"sentence 2 is not UTF-8 \(character 2\)"),
+    ],
+    ids=["empty", "long", "bytes"],
 )
 def test_sentences_that_cannot_be_translated(tokenizer, sentences, message):
     translator = Translator(build(tokenizer.get_vocab_size()), tokenizer, max_length=30)
