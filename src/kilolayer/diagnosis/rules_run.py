@@ -207,8 +207,8 @@ def loss_spike(found: Examined) -> Finding | str | None:
             return None
         spread = max(float(before.std()), 0.02 * abs(float(before.mean())))
         jump = (found.losses[step] - before.mean()) / spread
-        # One that the run gets over is no harm done.
-        stays = not found.final_loss < before.min()
+        # One that the run gets over is no harm done: it is back where it was on average.
+        stays = not found.final_loss < before.mean()
         if jump > SPIKE and found.losses[step] > 1.5 * before.max() and found.fails and stays:
             return report(
                 "loss-spike",

@@ -12,7 +12,7 @@ from kilolayer.diagnosis.cards import BY_CAUSE, CARDS, report
 from kilolayer.diagnosis.chains import Chain, chains_of
 from kilolayer.diagnosis.examined import Examined, final_of
 from kilolayer.diagnosis.outcome import describe_doubt
-from kilolayer.diagnosis.rules_run import lr_too_high
+from kilolayer.diagnosis.rules_run import loss_spike, lr_too_high
 from kilolayer.diagnosis.rules_stream import post_norm_too_deep
 from kilolayer.recording import RecordingWriter
 
@@ -310,3 +310,10 @@ def test_the_answer_to_beat_is_that_of_all_data_where_every_batch_is_another():
     assert Examined(record).baseline == pytest.approx(2.0)
     facts["step0"]["losses"][0]["shape"] = [4, 1]
     assert Examined(record).baseline is None
+
+
+@pytest.mark.parametrize(("end", "is_named"), [(0.8, False), (2.2, True)], ids=["comes-back", "stays"])
+def test_a_spike_is_named_where_the_loss_does_not_come_back(end, is_named):
+    before = np.linspace(2.3, 0.6, 60)
+    losses = [*before, 7.8, *np.geomspace(3.0, end, 39)]
+    assert (loss_spike(Examined(examined(losses))) is not None) == is_named
