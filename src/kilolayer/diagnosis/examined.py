@@ -266,6 +266,15 @@ class Examined:
         middles = [float(np.median(part)) for part in parts]
         return middles[2] - middles[4] > STILL_FALLING * abs(middles[0]) and middles[4] <= min(middles)
 
+    @property
+    def is_on_course(self) -> bool:
+        """Whether at the pace of the run's second half as many steps again would bring it to where it has learned."""
+        if not self.is_falling:
+            return False
+        parts = np.array_split(self.losses, 5)
+        fall = float(np.median(parts[2]) - np.median(parts[4]))  # in two of five parts
+        return self.progress_of(self.losses - 2.5 * fall) <= LEARNS
+
     @cached_property
     def is_warming_up(self) -> bool:
         """Whether the learning rate was still rising when the run ended, and the weights had hardly moved by then."""

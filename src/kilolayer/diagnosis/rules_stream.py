@@ -137,8 +137,8 @@ def post_norm_too_deep(found: Examined) -> Finding | str | None:
             share, when, seen = _share_of_all(later), " once it trains", _collapse(found, later)
             if not seen:
                 continue
-        elif not found.struggles and not signs_of_collapse(later_of(found, placed)):
-            continue  # it got somewhere, and signal and gradient still arrive
+        elif found.is_on_course and not found.struggles and not signs_of_collapse(later_of(found, placed)):
+            continue  # it is getting there, and signal and gradient still arrive
         kept = share ** len(placed)
         if kept > LOST_IDENTITY:
             continue

@@ -144,7 +144,8 @@ def test_every_card_has_a_code_a_cause_and_a_reference_of_its_own():
 def test_every_rule_has_a_card_and_knows_no_case():
     names = {card.cause.replace("-", "_") for card in CARDS}
     sources = "".join(inspect.getsource(inspect.getmodule(rule)) for rule in EXAMINED_RULES)
-    assert {rule.__name__ for rule in EXAMINED_RULES} <= names
+    parts = {"norm_over_one", "norm_on_skips", "norm_behind_some"}  # of norm-misplaced, at places of their own in line
+    assert {rule.__name__ for rule in EXAMINED_RULES} - parts <= names
     for word in ("case_", "seed", "expected.json", "broken =", "import torch", "Transformer"):
         assert word not in sources
 
@@ -254,17 +255,26 @@ def post_norm_sums(*, cosine=0.6, first_grad=1e-3, number=24):
     ]
 
 
+def falling(last):
+    return np.linspace(2.3, last, 60)
+
+
+def leveling_off(last):
+    return last + (2.3 - last) * np.exp(-np.arange(60) / 10)
+
+
 @pytest.mark.parametrize(
-    ("last", "end", "is_named"),
+    ("losses", "end", "is_named"),
     [
-        pytest.param(1.7, {}, False, id="gets somewhere, and everything arrives"),
-        pytest.param(1.7, {"cosine": 0.99}, True, id="gets somewhere, samples alike"),
-        pytest.param(1.7, {"first_grad": 1e-8}, True, id="gets somewhere, gradients lost"),
-        pytest.param(2.29, {}, True, id="gets nowhere"),
+        pytest.param(falling(1.5), {}, False, id="gets somewhere, and everything arrives"),
+        pytest.param(falling(1.5), {"cosine": 0.99}, True, id="gets somewhere, samples alike"),
+        pytest.param(falling(1.5), {"first_grad": 1e-8}, True, id="gets somewhere, gradients lost"),
+        pytest.param(leveling_off(1.7), {}, True, id="got somewhere, and no further"),
+        pytest.param(falling(2.29), {}, True, id="gets nowhere"),
     ],
 )
-def test_post_norm_that_gets_somewhere_is_too_deep_only_where_something_is_lost(last, end, is_named):
-    record = examined(np.linspace(2.3, last, 60).tolist(), end={"branches": post_norm_sums(**end), "parameters": []})
+def test_post_norm_that_gets_somewhere_is_too_deep_only_where_something_is_lost(losses, end, is_named):
+    record = examined(losses.tolist(), end={"branches": post_norm_sums(**end), "parameters": []})
     facts = record.facts["examination"]
     facts["step0"]["branches"] = post_norm_sums()
     facts["structure"] |= {"chains": [list(range(24))], "chain_norms": ["layer"]}
