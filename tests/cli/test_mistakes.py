@@ -39,6 +39,9 @@ def refuse(capsys):
         (["predict", "--blocks", "x"], "--blocks must be a whole number, got 'x'"),
         (["predict", "--blocks=1.5"], "--blocks must be a whole number, got '1.5'"),
         (["predict", "--blocks", 3, "--blocks", ""], "--blocks must be a whole number, got ''"),
+        (["check", "a.py:b", "--out", ""], "--out is empty; name a file or folder, or leave it out"),
+        (["check", "a.py:b", "--sarif="], "--sarif is empty; name a file or folder, or leave it out"),
+        (["lab", "wirings", "--data", "", "--steps", 2], "--data is empty; name a file or folder, or leave it out"),
         (["lab", "wirings", "--lr", "fast"], "--lr must be a number, got 'fast'"),
         (
             ["lab", "wirings", "--norm", "lyer"],

@@ -49,7 +49,7 @@ def check(
     batches and loop are taken from what it does. A function returns a kilolayer.Setup, or (model, inputs, targets,
     loss_fn, optimizer). Beside it in its file, stream(step) may give fresh batches (inputs, targets), and
     train_step(model, inputs, targets, loss_fn, optimizer) may be the loop body. Exit status 0: nothing at or above
-    --fail-on; 1: a finding, or a warning that the run fails and no rule explains it; 2: a mistake.
+    --fail-on; 1: a finding that is, where a run that fails while no rule says why weighs as a warning; 2: a mistake.
     """
     import contextlib
     import sys

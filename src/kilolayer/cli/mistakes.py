@@ -20,6 +20,9 @@ WANTED = {
 }
 """Words in the parser's messages, and what they say is wanted."""
 
+PLACES = ("--out", "--data", "--sarif")
+"""Options that name a place on disk; an empty one would be the current folder."""
+
 SHOWN = 40
 """Characters of a bad value that are repeated."""
 
@@ -30,6 +33,13 @@ class Mistake(ValueError):
 
 class Command(TyperCommand):
     """A command whose errors name options instead of the library's parameters."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse; an empty place on disk is a :class:`Mistake`."""
+        for option, value in zip(args, [*args[1:], "a value"], strict=False):
+            if (option in PLACES and not value) or (option.endswith("=") and option[:-1] in PLACES):
+                raise Mistake(f"{option.removesuffix('=')} is empty; name a file or folder, or leave it out")
+        return list(super().parse_args(ctx, args))
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; a ``ValueError`` comes out as a :class:`Mistake`, and so does a count past all sense."""

@@ -33,11 +33,11 @@ def describe_doubt(found: Examined) -> str | None:
     if found.outcome == "slow":
         return f"The loss falls from {found.start_loss:.3g} to {found.final_loss:.3g} only."
     if found.outcome == "unfinished" and found.is_warming_up:
-        return f"After {found.run_steps} steps the learning rate is still so low that weights hardly move."
+        return f"After {_steps(found)} the learning rate is still so low that weights hardly move."
     if found.outcome == "unfinished":
         return f"The loss was still falling when the run ended, from {found.start_loss:.3g} to {found.final_loss:.3g}."
     if found.outcome == "stuck" and _is_too_short(found):
-        return f"The loss stays at {found.final_loss:.3g}, and {found.run_steps} steps are too few to say more."
+        return f"The loss stays at {found.final_loss:.3g}, and {_steps(found)} cannot say more."
     return None
 
 
@@ -51,6 +51,10 @@ def _failure(found: Examined) -> str | None:
     best = found.baseline
     beside = "" if best is None else f", where the best answer that does not look at the input has {best:.3g}"
     return f"The loss starts at {found.start_loss:.3g} and stays at {found.final_loss:.3g}{beside}"
+
+
+def _steps(found: Examined) -> str:
+    return f"{found.run_steps} steps" if found.run_steps != 1 else "a single step"
 
 
 def _is_too_short(found: Examined) -> bool:

@@ -184,7 +184,7 @@ def test_a_failure_without_a_rule_is_said(losses, options, outcome, said):
     [
         (FALLS, "learns", None),
         (np.linspace(2.3, 1.7, 60).tolist(), "slow", "The loss falls from 2.3 to 1.73 only."),
-        ([2.3] * 20, "stuck", "The loss stays at 2.3, and 20 steps are too few to say more."),
+        ([2.3] * 20, "stuck", "The loss stays at 2.3, and 20 steps cannot say more."),
         (np.linspace(2.3, 2.0, 30).tolist(), "unfinished", "The loss was still falling when the run ended, from 2.3"),
         ([], None, None),
     ],
