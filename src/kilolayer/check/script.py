@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.utils.hooks import RemovableHandle
 
 from kilolayer.check.recorded import Clip, Recorded, setup_of
 from kilolayer.check.setup import Setup
@@ -144,7 +145,8 @@ class _Capture:
             torch.optim.Optimizer.__init__ = begin  # type: ignore[method-assign, assignment]
             stack.callback(setattr, torch.optim.Optimizer, "__init__", init)
             stack.callback(register_module_forward_pre_hook(self._enter).remove)
-            stack.callback(register_module_forward_hook(self._leave, with_kwargs=True, always_call=True).remove)
+            leave = register_module_forward_hook(self._leave, with_kwargs=True, always_call=True)
+            stack.callback(_remove, leave)
             for name in CLIPS:
                 for home in (torch.nn.utils, torch.nn.utils.clip_grad):
                     function = getattr(home, name)
@@ -270,3 +272,9 @@ def _names_in(error: BaseException) -> dict[int, str]:
                     names.setdefault(id(value), name)
         trace = trace.tb_next
     return names
+
+
+def _remove(handle: RemovableHandle) -> None:
+    """Remove a hook of all modules; PyTorch leaves the mark of one with keywords, as if it were there still."""
+    handle.remove()
+    getattr(torch.nn.modules.module, "_global_forward_hooks_with_kwargs", {}).pop(handle.id, None)

@@ -179,6 +179,7 @@ def test_torch_is_as_it_was(tmp_path):
         len(module_hooks._global_forward_hooks),
         len(module_hooks._global_forward_pre_hooks),
     )
+    assert not module_hooks._has_any_global_hook()
 
 
 def test_modules_have_the_names_of_the_script(tmp_path):

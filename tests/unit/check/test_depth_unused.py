@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from test_norm_places import WIDTH, Block, Reader, classes, mlp, set_up, tokens, verdict
+from test_norm_places import WIDTH, Block, classes, mlp, set_up, verdict
 from torch import nn
 
 from kilolayer import Setup
@@ -50,23 +50,6 @@ def test_a_deep_pre_norm_mlp(norm, depth, width):
     assert finding.predicted == pytest.approx(finding.measured, rel=0.6)
     assert finding.rivals
     assert finding.evidence
-
-
-def layers(num, gain=2.0):
-    """Pre-norm layers of torch, their branches of the stream's size."""
-    made = [
-        nn.TransformerEncoderLayer(WIDTH, 4, 64, dropout=0.0, batch_first=True, norm_first=True) for _ in range(num)
-    ]
-    for layer in made:
-        for weight in (layer.self_attn.in_proj_weight, layer.self_attn.out_proj.weight, layer.linear1.weight, layer.linear2.weight):  # fmt: skip
-            nn.init.xavier_normal_(weight, gain=gain)
-    return made
-
-
-def test_a_deep_transformer_of_torch():
-    diagnosis = verdict(set_up(lambda: Reader(layers(26)), tokens))
-    assert "depth-unused" in [finding.cause for finding in diagnosis.findings]
-    assert diagnosis.root is None or diagnosis.root.cause != "depth-unused" or diagnosis.outcome == "slow"
 
 
 def test_a_slow_run_gets_a_warning_and_two_edits():

@@ -124,17 +124,6 @@ def test_norms_behind_every_second_sum_of_an_mlp(norm):
     assert root.first_site == "2"
 
 
-def test_layers_of_torch_of_both_kinds():
-    def layers():
-        return [
-            nn.TransformerEncoderLayer(WIDTH, 4, 64, dropout=0.0, batch_first=True, norm_first=bool(index % 2))
-            for index in range(36)
-        ]
-
-    diagnosis = verdict(set_up(lambda: Reader(layers()), tokens))
-    assert "behind 36 of 72 sums" in assert_misplaced(diagnosis).message
-
-
 @pytest.mark.parametrize(("depth", "alpha"), [(48, 48**0.25), (64, 2.0)])
 @pytest.mark.parametrize("norm", [nn.LayerNorm, nn.RMSNorm])
 def test_a_large_skip_without_a_norm_behind_it(depth, alpha, norm):
