@@ -355,10 +355,11 @@ def _growth_rate(rows: list[Row]) -> float:
 
 
 def _share(row: Row) -> float:
-    """Share of the skip in a sum."""
+    """Share of the skip, times its factor, in a sum."""
     if not row["sum_rms"] or row["skip_rms"] is None:
         return 1.0
-    return min(float(row["skip_rms"] / row["sum_rms"]), 1.0)
+    scale = 1.0 if row["skip_scale"] is None else abs(row["skip_scale"])
+    return min(float(scale * row["skip_rms"] / row["sum_rms"]), 1.0)
 
 
 def _median(values: list[float]) -> float:

@@ -11,6 +11,7 @@ from kilolayer.diagnosis import EXAMINED_RULES, Trial, diagnose
 from kilolayer.diagnosis.cards import BY_CAUSE, CARDS, report
 from kilolayer.diagnosis.chains import Chain, chains_of
 from kilolayer.diagnosis.examined import Examined, final_of
+from kilolayer.diagnosis.finding import Finding
 from kilolayer.diagnosis.outcome import describe_doubt
 from kilolayer.diagnosis.rules_run import loss_spike, lr_too_high
 from kilolayer.diagnosis.rules_stream import post_norm_too_deep
@@ -327,3 +328,12 @@ def test_a_spike_is_named_where_the_loss_does_not_come_back(end, is_named):
     before = np.linspace(2.3, 0.6, 60)
     losses = [*before, 7.8, *np.geomspace(3.0, end, 39)]
     assert (loss_spike(Examined(examined(losses))) is not None) == is_named
+
+
+def test_large_skips_in_front_of_norms_are_counted_as_large():
+    sums = [row | {"skip_scale": 2.0, "branch_rms": 0.1, "sum_rms": 2.0} for row in post_norm_sums()]
+    record = examined([2.3] * 60, end={"branches": sums, "parameters": []})
+    facts = record.facts["examination"]
+    facts["step0"]["branches"] = sums
+    facts["structure"] |= {"chains": [list(range(24))], "chain_norms": ["layer"]}
+    assert not isinstance(post_norm_too_deep(Examined(record)), Finding)
